@@ -180,7 +180,7 @@ def _contents(paths: Sequence[Path]) -> Iterator[str]:
 def unpacked_size(rootfs: Path) -> int:
     """Return the bytes of all files, those with several names once."""
     files = (path.lstat() for path in rootfs.rglob("*") if not path.is_dir() or path.is_symlink())
-    return sum({(each.st_dev, each.st_ino): each.st_size for each in files}.values())
+    return sum({(status.st_dev, status.st_ino): status.st_size for status in files}.values())
 
 
 def main() -> None:

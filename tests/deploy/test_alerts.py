@@ -161,24 +161,24 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
 def test_alerts_fire(helm: Helm, case: str) -> None:
     """From a minute on, and to the end unless that is of a moment."""
     changed, expected = CASES[case]
-    same = [one for one in WELL if one.labels not in [other.labels for other in changed]]
+    same = [series for series in WELL if series.labels not in [change.labels for change in changed]]
     if case == "an edit that does not arrive":
-        same = [one for one in same if one.labels.get("node") != "node-2"]
+        same = [series for series in same if series.labels.get("node") != "node-2"]
     assert firing(rules(helm), [*same, *changed]) == expected
 
 
 def firing(shipped: Sequence[Any], series: Sequence[Series]) -> dict[str, int]:
     """Return by alert from which minute on it fires; as Prometheus counts ``for``."""
     expressions = [rule["expr"] for rule in shipped]
-    found: dict[str, int] = {}
+    minutes: dict[str, int] = {}
     for rule, vectors in zip(shipped, evaluate(series, expressions, MINUTES), strict=True):
         active: dict[frozenset[tuple[str, str]], int] = {}
         for minute, vector in enumerate(vectors):
             elements = {frozenset(element.items()) for element in vector}
             active = {element: active.get(element, minute) for element in elements}
             if any(minute - since >= int(rule["for"][:-1]) for since in active.values()):
-                found.setdefault(rule["alert"], minute)
-    return found
+                minutes.setdefault(rule["alert"], minute)
+    return minutes
 
 
 def test_alerts_are_each_tested_and_documented(helm: Helm) -> None:

@@ -54,8 +54,8 @@ def same(config: Any) -> bool:
 @pytest.mark.parametrize("data", EXAMPLES[:-1], ids=lambda data: data["resources"][0]["name"])
 def test_schema_judges_a_change_as_that_for_editors(data: dict[str, Any]) -> None:
     # The chart has defaults for the two keys at the top.
-    changes = (one for one in changed(data, VALUES) if {"version", "resources"} <= one.keys())
-    assert [one for one in changes if not same(one)] == []
+    changes = (new for new in changed(data, VALUES) if {"version", "resources"} <= new.keys())
+    assert [change for change in changes if not same(change)] == []
 
 
 @given(
@@ -113,8 +113,8 @@ def test_bad_resource_is_refused_with_its_place_and_a_reason(
         assert prefix in str(refused.value)
         assert path in str(refused.value)
         assert reason in str(refused.value)
-        said = [line for line in str(refused.value).splitlines() if line.startswith(("- ", "  "))]
-        assert len(said) <= 3, "it says more than what is wrong"
+        lines = [line for line in str(refused.value).splitlines() if line.startswith(("- ", "  "))]
+        assert len(lines) <= 3, "it says more than what is wrong"
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,9 @@ def rendered(values: str, file: Path, helm: Helm) -> list[Mapping[str, Any]] | N
 
 def served(documents: list[Mapping[str, Any]]) -> bool:
     """Return the verdict of `devhost run` in the pods, with their flags."""
-    maps = {one["metadata"]["name"]: one for one in documents if one["kind"] == "ConfigMap"}
+    maps = {doc["metadata"]["name"]: doc for doc in documents if doc["kind"] == "ConfigMap"}
     verdicts = []
-    for daemon_set in (one for one in documents if one["kind"] == "DaemonSet"):
+    for daemon_set in (document for document in documents if document["kind"] == "DaemonSet"):
         (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
         flags: dict[str, Any] = {}
         for variable in container.get("env", ()):
@@ -85,7 +85,7 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
 
 def admitted(documents: list[Mapping[str, Any]], file: Path) -> bool:
     """Return the verdict of the chart's hook: of its command on its ConfigMap."""
-    hooks = {one["kind"]: one for one in documents if "annotations" in one["metadata"]}
+    hooks = {doc["kind"]: doc for doc in documents if "annotations" in doc["metadata"]}
     (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
     *arguments, path = container["args"]
     file.write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
@@ -126,7 +126,7 @@ def test_file_has_one_verdict(
         else (case, valid, True, admitted(documents, file), served(documents))
         for case, file, (valid, documents) in zip(CORPUS[group], files, outcomes, strict=True)
     ]
-    assert [one for one in verdicts if one[1:] != (validates, renders, admits, serves)] == []
+    assert [v for v in verdicts if v[1:] != (validates, renders, admits, serves)] == []
 
 
 @needs_root
@@ -137,19 +137,19 @@ def test_right_that_is_missing_is_told_before_and_refused_alone(
     tree, file = HostTree(tmp_path / "host"), tmp_path / "c.yaml"
     tree.hardware(CORPUS["machine"])
     resource = {key: value for key, value in case.items() if key != "rights"}
-    other = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
-    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, other]}
+    allowed = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
+    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, allowed]}
     file.write_text(yaml.safe_dump(text))
 
     def reasons(*rights: str) -> list[str | None]:
         done = called("plan", file, "--root", tree.root, "-o", "json", *rights)
-        asked, beside = json.loads(done.stdout)["resources"]
+        refused, beside = json.loads(done.stdout)["resources"]
         assert beside["allocatable"] == 1
-        return [device["reason"] for device in asked["devices"]]
+        return [device["reason"] for device in refused["devices"]]
 
-    told = called("validate", "--enforce", file)
-    rights = case.get("rights", pasted(told.stdout))
-    assert (told.returncode == 0) == (rights == [])
+    answer = called("validate", "--enforce", file)
+    rights = case.get("rights", pasted(answer.stdout))
+    assert (answer.returncode == 0) == (rights == [])
     refusals = reasons()
     assert refusals
     assert all(pasted(reason or "") != [] for reason in refusals) == (rights != [])

@@ -1,4 +1,4 @@
-"""What devhost writes means the same to Helm, to Python and to devhost."""
+"""The values that devhost writes mean the same to Helm, to Python and to devhost."""
 
 import base64
 import json
@@ -83,8 +83,8 @@ def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
     helms = read_by_helm(helm, chart, text)
     differing = [
         path
-        for path, theirs in ((("config", index), value) for index, value in enumerate(helms))
-        if isinstance(tree.value(path), str) and not isinstance(theirs, str)
+        for path, value_of_helm in ((("config", index), value) for index, value in enumerate(helms))
+        if isinstance(tree.value(path), str) and not isinstance(value_of_helm, str)
     ]
     assert [path for path, _, _ in ambiguous_scalars(tree, ())] == differing
     assert len(differing) > 10
@@ -107,12 +107,12 @@ def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_pa
         if document and document["kind"] == "DaemonSet"
     ]
     container = pod["containers"][0]
-    allowed = [one["value"] for one in container["env"] if one["name"] == "DEVHOST_ALLOW_DEVICE"]
+    allowed = [v["value"] for v in container["env"] if v["name"] == "DEVHOST_ALLOW_DEVICE"]
     named = shlex.split(flags.read_text().partition(FLAGS)[2])
     pairs = zip(named[::2], named[1::2], strict=True)
     rights = [value for flag, value in pairs if flag == "--allow-device"]
     assert " ".join(allowed).split() == rights
     assert ("inject: cdi" in flags.read_text()) == any(
-        "--cdi-dir" in one for one in container["args"]
+        "--cdi-dir" in argument for argument in container["args"]
     )
     assert CliRunner().invoke(main, ["validate", str(values)]).exit_code == 0

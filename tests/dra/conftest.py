@@ -25,13 +25,13 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 def lists(world: World) -> PodResourcesLists:
-    """What the pod-resources API of the node says."""
+    """Return the lists that the pod-resources API of the node answers."""
     return world.lists
 
 
 @pytest.fixture
 async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
-    """What device plugins see of kubelet."""
+    """Run the side of kubelet that device plugins see."""
     kubelet = SimulatedKubelet(world.plugins)
     await kubelet.start()
     yield kubelet

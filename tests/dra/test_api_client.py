@@ -134,11 +134,11 @@ async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("asked", "pause"),
+    ("delay", "pause"),
     [("7", 7), ("9" * 5000, 30), ("Sat, 28 Nov 2096 11:58:53 GMT", 0), ("-5", 0), ("", 0)],
 )
 async def test_the_next_request_waits_as_long_as_the_api_server_asks(
-    monkeypatch: pytest.MonkeyPatch, asked: str, pause: float
+    monkeypatch: pytest.MonkeyPatch, delay: str, pause: float
 ) -> None:
     """Within a bound, and of a proxy's date one cannot tell by what clock."""
     waited: list[float] = []
@@ -148,7 +148,7 @@ async def test_the_next_request_waits_as_long_as_the_api_server_asks(
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     for status in (429, 503):
-        async with answering(b"{}", head=f"{status} Busy\r\nRetry-After: {asked}") as client:
+        async with answering(b"{}", head=f"{status} Busy\r\nRetry-After: {delay}") as client:
             for _ in range(2):
                 with pytest.raises(ApiError, match=f"{status}"):
                     await client.call("GET", NODE_PATH)

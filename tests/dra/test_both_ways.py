@@ -87,30 +87,30 @@ def _away(_verb: str, _path: str) -> None:
 async def test_a_claim_that_another_pod_has_already_is_seen(world: World) -> None:
     async with world.run(CONFIG):
         await started(world)
-        own = claim(world, "own", "zero", "former", "pod")
-        assert await prepare(world, own=own) == {"own": ""}
-        other = claim(world, "other", "null", "other-pod", extended=True)
-        assert await prepare(world, other=other) == {"other": ""}
-        assert not await world.kubelet.unprepare(other, "other")
-        both = claim(world, "both", "null", "pod", extended=True)
-        assert "of the same pod brings /dev/x0, too" in (await prepare(world, both=both))["both"]
+        named = claim(world, "own", "zero", "former", "pod")
+        assert await prepare(world, own=named) == {"own": ""}
+        rival = claim(world, "other", "null", "other-pod", extended=True)
+        assert await prepare(world, other=rival) == {"other": ""}
+        assert not await world.kubelet.unprepare(rival, "other")
+        mixed = claim(world, "both", "null", "pod", extended=True)
+        assert "of the same pod brings /dev/x0, too" in (await prepare(world, both=mixed))["both"]
 
 
 async def test_a_claim_that_is_prepared_later_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def call(api: ApiClient, verb: str, path: str, *body: Any, **query: Any) -> Any:
-        if path.endswith(f"/{own}"):
-            await eventually(lambda: [one["state"] for one in world.records()] == ["completed"])
+        if path.endswith(f"/{named}"):
+            await eventually(lambda: [r["state"] for r in world.records()] == ["completed"])
         return await send(api, verb, path, *body, **query)
 
     send = ApiClient.call
     async with world.run(CONFIG):
         await started(world)
-        own = claim(world, "own", "zero", "pod")
+        named = claim(world, "own", "zero", "pod")
         by_name = claim(world, "by-name", "null", "pod", extended=True)
         monkeypatch.setattr(ApiClient, "call", call)
-        errors = await prepare(world, **{"by-name": by_name, "own": own})
+        errors = await prepare(world, **{"by-name": by_name, "own": named})
         assert not errors["own"]
         assert errors["by-name"]
 
@@ -143,7 +143,7 @@ async def test_pods_by_name_alone_have_no_claim_read_but_their_own(world: World)
 
 
 async def test_claims_alone_are_numbered_each(world: World) -> None:
-    """Which container uses which of them, only the pod says."""
+    """Only the pod says which container uses which of them."""
     async with world.run(CONFIG):
         await started(world)
         names = {"a": claim(world, "a", "null", "pod"), "b": claim(world, "b", "zero", "pod")}

@@ -32,8 +32,8 @@ def examples() -> Iterator[ParameterSet]:
         if file.parent.name == "hardware":
             tree: str | None = (TESTS / f"unit/trees/{file.stem}.tree").read_text()
         else:
-            found = _TREE.search((TESTS / f"library/golden/{file.stem}.txt").read_text())
-            tree = found and found[1]
+            match = _TREE.search((TESTS / f"library/golden/{file.stem}.txt").read_text())
+            tree = match and match[1]
         yield pytest.param(file.read_text(), tree, id=file.stem)
     for page in pages.PAGES:
         for number, block in enumerate(pages.blocks(page)):
@@ -65,7 +65,7 @@ async def test_example_is_published_and_given_to_claims(
         world.api.admit = lambda content: dra_build.admitted(binary, content)
     async with world.run(with_dra(text)):
         await world.kubelet.register()
-        names, given = list[str](), set[str]()
+        names, granted = list[str](), set[str]()
         for served in world.host.resources:
             await world.until(served.name, State.REGISTERED)
             assert not served.publication.status.warnings
@@ -73,7 +73,7 @@ async def test_example_is_published_and_given_to_claims(
             device = content["spec"]["devices"][0]
             share = {"shareID": "s"} if "capacity" in device else {}
             resource = content["spec"]["pool"]["name"].partition("/")[2]
-            given.add(resource)
+            granted.add(resource)
             claim = world.claim(f"u{number}", resource, device["name"], **share)
             answer = await world.kubelet.prepare(claim, f"u{number}")
             assert not answer.error
@@ -81,7 +81,7 @@ async def test_example_is_published_and_given_to_claims(
             # Those of vendors are in specs of the host.
             names += sorted(name for name in brought if name.startswith("dra.devhost/"))
             assert brought
-        assert given == {
+        assert granted == {
             served.name
             for served in world.host.resources
             if any(device.healthy for device in served.devices.offered.present_devices)

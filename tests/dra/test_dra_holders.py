@@ -130,7 +130,7 @@ def reasons(world: World) -> dict[str, str | None]:
     """Return why each device is unhealthy; of no device before there are any."""
     served = world.served(SERIAL)
     devices = served.devices.offered.devices if served is not None else {}
-    return {"fake-null": None, **{one.id: one.reason for one in devices.values()}}
+    return {"fake-null": None, **{device.id: device.reason for device in devices.values()}}
 
 
 @pytest.mark.parametrize("driver", ["devhost", "renamed"])
@@ -152,7 +152,7 @@ async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
 async def test_a_claim_that_lost_its_devices_ends_when_another_one_is_given_them(
     world: World, lists: PodResourcesLists
 ) -> None:
-    """As that of a user, who keeps it, of which kubelet did not tell the end."""
+    """A user keeps a claim, of which kubelet did not tell the end."""
     async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
         lists.pods.clear()
         world.api.objects[f"{CLAIMS}/{name}"]["status"] = {}
@@ -177,7 +177,7 @@ async def test_a_share_of_a_claim_that_has_gone_ends_beside_shares_that_pods_hav
     world.api.remove(f"{CLAIMS}/{names['a']}")
     world.api.remove(f"{CLAIMS}/{names['b']}")
     async with world.run(SHARED):
-        await eventually(lambda: [one["claim"] for one in world.records()] == ["a", "c"])
+        await eventually(lambda: [record["claim"] for record in world.records()] == ["a", "c"])
 
 
 async def test_a_claim_does_not_end_because_of_an_error(
@@ -186,25 +186,25 @@ async def test_a_claim_does_not_end_because_of_an_error(
     async with a_pod(world, lists, TOKENS, TOKEN, "0"):
         pass
     lists.pods.clear()
-    asked = []
+    requests = []
 
     def fault(_verb: str, path: str) -> None:
         if path.startswith(CLAIMS):
-            asked.append(path)
+            requests.append(path)
             raise StatusError(500, "etcd")
 
     world.api.fault = fault
     async with world.run(TOKENS):
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
-        await eventually(lambda: asked)
+        await eventually(lambda: requests)
         records, since = world.dra.claims.records, asyncio.get_running_loop().time()
         assert records is not None
         free = OfferedId("0", "0")
         await eventually(lambda: records.confirmed_free(TOKEN, free, since))
-        asked.clear()
+        requests.clear()
         for _ in range(2):  # it has looked at what it knows before it asks again
             world.dra.claims.conflict.set()
-            await eventually(lambda: asked)
-            asked.clear()
+            await eventually(lambda: requests)
+            requests.clear()
     assert [record["claim"] for record in world.records()] == ["u"]

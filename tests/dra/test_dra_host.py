@@ -58,7 +58,7 @@ def metrics(world: World) -> str:
 
 
 def writes(world: World) -> list[tuple[str, str, int]]:
-    return [asked for asked in world.api.requests if asked[1].startswith(PATH)]
+    return [request for request in world.api.requests if request[1].startswith(PATH)]
 
 
 # ── publishing ──
@@ -124,7 +124,7 @@ async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
         await world.until_published("0", "1", "2")
-        assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
+        assert {entry["spec"]["pool"]["name"] for entry in world.slices()} == {f"{NODE}/{TOKEN}"}
 
 
 async def test_slices_of_others_are_neither_counted_nor_deleted(
@@ -134,14 +134,14 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
     monkeypatch.setattr("devhost.fake_kubelet.api_server._matches", lambda *_: True)
     pool = {"name": f"{NODE}/{TOKEN}", "generation": 7, "resourceSliceCount": 1}
     spec = {"driver": "devhost", "nodeName": NODE, "pool": pool, "devices": []}
-    others = {
+    foreign = {
         "node": spec | {"nodeName": "node-2"},
         "driver": spec | {"driver": "other"},
         "pool": spec | {"pool": pool | {"name": "node-2/example.com/token"}},
     }
 
     def put_others() -> None:
-        for name, content in others.items():
+        for name, content in foreign.items():
             world.api.put(f"{PATH}/{name}", {"kind": "ResourceSlice", "spec": content})
 
     odd_name = "odd/../node?"
@@ -152,7 +152,7 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
         await registered(world, TOKEN)
         await eventually(lambda: len(writes(world)) == 2)
         put_others()
-        (name,) = {content["metadata"]["name"] for content in world.slices()} - others.keys()
+        (name,) = {content["metadata"]["name"] for content in world.slices()} - foreign.keys()
         world.api.remove(f"{PATH}/{name}")  # seen after the others
         await eventually(lambda: len(writes(world)) == 3)
         # Its answer may be under way.
@@ -161,7 +161,7 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
         ("DELETE", f"{PATH}/{odd_name}", 200),
         *[("POST", PATH, 201)] * 2,
     ]
-    assert others.keys() < {content["metadata"]["name"] for content in world.slices()}
+    assert foreign.keys() < {content["metadata"]["name"] for content in world.slices()}
 
 
 async def test_a_pool_that_cannot_be_deleted_is_named_once(
@@ -176,7 +176,7 @@ async def test_a_pool_that_cannot_be_deleted_is_named_once(
     world.api.fault = refuse
     monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.0)
     async with world.run(TOKENS):
-        await eventually(lambda: len([one for one in writes(world) if one[0] == "DELETE"]) > 2)
+        await eventually(lambda: sum(verb == "DELETE" for verb, _, _ in writes(world)) > 2)
         world.api.fault = lambda _verb, _path: None
         await world.until_published("0", "1", "2")
     assert sum("slices were not written" in text for text in caplog.messages) == 1
@@ -215,12 +215,12 @@ async def test_more_devices_than_a_slice_has_are_several(world: World) -> None:
             await eventually(
                 lambda slices=slices: (
                     {  # type: ignore[misc]
-                        one["spec"]["pool"]["resourceSliceCount"] for one in world.slices()
+                        entry["spec"]["pool"]["resourceSliceCount"] for entry in world.slices()
                     }
                     == {slices}
                 )
             )
-        assert {one["spec"]["pool"]["generation"] for one in world.slices()} == {3}
+        assert {entry["spec"]["pool"]["generation"] for entry in world.slices()} == {3}
 
 
 async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
@@ -265,14 +265,14 @@ async def test_a_change_has_only_its_pool_compared(
         compared.add((key.name, bool(needed)))
         return needed
 
-    compared, changed, other = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
+    compared, changed, unchanged = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
     monkeypatch.setattr(slices, "writes", noted)
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
     async with world.run(config):
         await world.kubelet.register()
-        await eventually(lambda: {(changed, False), (other, False)} <= compared)
+        await eventually(lambda: {(changed, False), (unchanged, False)} <= compared)
         compared.clear()
-        (published,) = (each for each in world.slices() if each["spec"]["pool"]["name"] == changed)
+        (published,) = (s for s in world.slices() if s["spec"]["pool"]["name"] == changed)
         world.api.remove(f"{PATH}/{published['metadata']['name']}")
         await eventually(lambda: (changed, False) in compared)
     assert compared == {(changed, True), (changed, False)}
@@ -378,10 +378,10 @@ async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alon
         world.api.break_watches()
         await world.until(TOKEN, State.WAITING, "API server: an answer that cannot be read")
         assert await world.kubelet.prepare(name, "u") == first
-        other = world.claim("v", TOKEN, "1")
-        world.api.objects[f"{CLAIMS}/{other}"]["status"] = "none"
-        assert "cannot be read" in (await world.kubelet.prepare(other, "v")).error
-        assert "is no UID" in await world.kubelet.unprepare(other, "../v")
+        unreadable = world.claim("v", TOKEN, "1")
+        world.api.objects[f"{CLAIMS}/{unreadable}"]["status"] = "none"
+        assert "cannot be read" in (await world.kubelet.prepare(unreadable, "v")).error
+        assert "is no UID" in await world.kubelet.unprepare(unreadable, "../v")
         world.api.objects[NODE_PATH] = content
         await world.until(TOKEN, State.REGISTERED)
 
@@ -515,14 +515,14 @@ def removed_mount(tmp_path: Path) -> Iterator[Path]:
 
 async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
     dead = world.kubelet.registry / "devhost-0123abcd-reg.sock"
-    others = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
-    for path in (dead, others):
+    foreign = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
+    for path in (dead, foreign):
         await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
         if not path.exists():  # newer Pythons remove it
             _dead_socket(path)
     async with world.run(TOKENS):
         await eventually(lambda: not dead.exists())
-        assert others.exists()
+        assert foreign.exists()
 
 
 def _dead_socket(path: Path) -> None:
@@ -562,9 +562,9 @@ async def test_a_claim_gets_names_of_a_file_with_its_nodes_and_env(world: World)
         await registered(world, SERIAL)
         name = world.claim("7e8e", SERIAL, "fake-null", "fake-zero")
         answer = await world.kubelet.prepare(name, "7e8e")
-        given = [(device.device_name, [*device.cdi_device_ids]) for device in answer.devices]
+        granted = [(device.device_name, [*device.cdi_device_ids]) for device in answer.devices]
         kind = "dra.devhost/claim"
-        assert given == [
+        assert granted == [
             ("fake-null", [f"{kind}=c7e8e-0", f"{kind}=c7e8e-s0"]),
             ("fake-zero", [f"{kind}=c7e8e-1"]),
         ]
@@ -604,9 +604,9 @@ async def test_names_of_a_vendor_come_after_ours_and_with_their_own_device(
         for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
             result["request"] = f"r{number}"
         answer = await world.kubelet.prepare(name, "u")
-        given = [[*device.cdi_device_ids] for device in answer.devices]
+        granted = [[*device.cdi_device_ids] for device in answer.devices]
         ours = "dra.devhost/claim=cu-s0"
-        assert given == [[ours, "v.org/d=a"], [ours, "v.org/d=b"]]
+        assert granted == [[ours, "v.org/d=a"], [ours, "v.org/d=b"]]
 
 
 @pytest.mark.parametrize("extended", [True, False])
@@ -704,8 +704,8 @@ def edit_records(world: World, edit: Any) -> None:
 
 def with_other_numbers(record: dict[str, Any]) -> None:
     for edits in record["entries"].values():
-        for one in edits.get("deviceNodes", ()):
-            one |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
+        for entry in edits.get("deviceNodes", ()):
+            entry |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
 
 
 async def test_an_edit_does_not_change_a_prepared_claim(world: World) -> None:
@@ -860,8 +860,8 @@ async def test_requests_for_one_device_in_a_claim_get_shares_of_their_own(world:
     async with world.run(SHARED):
         await registered(world, TOKEN)
         name = world.claim("u", TOKEN, "0", "0")
-        given = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]["devices"]["results"]
-        for result, share in zip(given, "ab", strict=True):
+        allocation = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]
+        for result, share in zip(allocation["devices"]["results"], "ab", strict=True):
             result |= {"request": share, "shareID": share}
         assert not (await world.kubelet.prepare(name, "u")).error
         assert [device["id"] for device in world.records()[0]["devices"]] == ["0::0", "0::1"]
@@ -959,10 +959,10 @@ async def test_a_removed_resource_drains_until_its_claims_have_ended(world: Worl
 
 
 async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(world: World) -> None:
-    other = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    added = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
     async with world.run(TOKENS):
         await registered(world, TOKEN)
-        world.reload(other)
+        world.reload(added)
         world.reload(TOKENS)
         await eventually(lambda: world.served(OTHER) is None)
         assert f"{NODE}/{OTHER}" not in world.dra.writer.pools

@@ -100,17 +100,17 @@ async def test_a_pod_that_asks_in_both_ways_waits_until_it_is_deleted(
     async with world.run(SERIALS):
         await world.until(SERIAL, State.REGISTERED)
         by_name = reserved(world, "u1", SERIAL, "fake-null", pods=["a"])
-        own = reserved(world, "u2", SERIAL, "fake-zero", pods=["a"], extended=False)
+        named = reserved(world, "u2", SERIAL, "fake-zero", pods=["a"], extended=False)
         for _ in range(2):  # as kubelet does
-            with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
-                await manager.prepare("a", by_name, SERIAL, own)
-        assert not await manager.unprepare("a", by_name, SERIAL, own)
+            with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
+                await manager.prepare("a", by_name, SERIAL, named)
+        assert not await manager.unprepare("a", by_name, SERIAL, named)
         assert not world.records()
         by_name = reserved(world, "u3", SERIAL, "fake-null", pods=["b"])
-        own = reserved(world, "u4", SERIAL, "fake-zero", pods=["c", "b"], extended=False)
-        assert await manager.prepare("c", own)
-        with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
-            await manager.prepare("b", by_name, SERIAL, own)
+        named = reserved(world, "u4", SERIAL, "fake-zero", pods=["c", "b"], extended=False)
+        assert await manager.prepare("c", named)
+        with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
+            await manager.prepare("b", by_name, SERIAL, named)
 
 
 async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:
@@ -201,15 +201,15 @@ async def test_a_checkpoint_of_either_version_is_read(world: World, manager: Dra
         await manager.prepare("a", name)
         await manager.kill()
     (path,) = (world.state / "claims").glob("*.json")
-    newer, other = {"of": "a newer version"}, path.with_name("devhost_other.json")
+    newer, beside = {"of": "a newer version"}, path.with_name("devhost_other.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **newer}))
-    other.write_text(json.dumps(newer))
+    beside.write_text(json.dumps(newer))
     async with world.run(TOKENS):
         await manager.start(running=["a"])
         await world.until(TOKEN, State.REGISTERED)
         assert not await manager.unprepare("a", name)
         assert not path.exists()
-        assert json.loads(other.read_text()) == newer
+        assert json.loads(beside.read_text()) == newer
 
 
 async def test_what_is_taken_away_while_pods_run_comes_back(
@@ -241,7 +241,7 @@ async def test_what_is_taken_away_while_pods_run_comes_back(
         await world.until(SERIAL, State.REGISTERED)
         await plugins.wait(BY_PLUGIN, 2, 2)
         names = [reserved(world, "u0", SERIAL, "fake-null", pods=["a"])]
-        given = await manager.prepare("a", names[0])
+        granted = await manager.prepare("a", names[0])
         before = world.cdi_specs(), world.records()
         assert len(before[0]) == 2
         socket_of(world).unlink()
@@ -262,7 +262,7 @@ async def test_what_is_taken_away_while_pods_run_comes_back(
             world.api.remove(f"{PATH}/{content['metadata']['name']}")
         await eventually(lambda: not world.published(), world.published)
         await seen()
-        assert set(await manager.prepare("a", names[0])) == set(given)
+        assert set(await manager.prepare("a", names[0])) == set(granted)
 
 
 def socket_of(world: World) -> Path:

@@ -96,7 +96,7 @@ async def test_a_kill_loses_nothing(world: World, daemon: Daemon) -> None:
 
 
 async def test_an_entry_of_a_claim_outlives_a_rollback(world: World, daemon: Daemon) -> None:
-    """What holds a node by DRA holds it, too, while the process has no DRA."""
+    """The holder of a node by DRA holds it, too, while the process has no DRA."""
     async with world.run(TOKENS):
         await world.kubelet.register()
         name = world.claim("u", TOKEN, "0")

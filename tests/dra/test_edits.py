@@ -32,7 +32,7 @@ ALLOCATE: Final = st.sampled_from(
     ]
 )
 BEFORE: Final = st.builds(
-    lambda sources, allocate, more: {"sources": sources, "allocate": allocate, **more},
+    lambda sources, allocate, keys: {"sources": sources, "allocate": allocate, **keys},
     st.sampled_from([[HERE], [VARIABLE]]),
     ALLOCATE,
     st.sampled_from(
@@ -86,7 +86,7 @@ async def until_applied(world: World) -> None:
 
 
 def reboot(world: World) -> None:
-    """Have the node of each record a number of an earlier boot."""
+    """Give the node of each record a number of an earlier boot."""
     for path in (world.state / "claims").glob("*.json"):
         record = json.loads(path.read_text())
         record["boot"] = "an earlier one"

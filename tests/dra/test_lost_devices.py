@@ -28,11 +28,11 @@ KEY: Final = PoolKey("devhost", "node-1", "uid", f"node-1/{T}")
 
 
 def config_of(world: World, **keys: str) -> str:
-    more = "".join(f", {key}: {value}" for key, value in keys.items())
+    rest = "".join(f", {key}: {value}" for key, value in keys.items())
     return f"""
 version: v1
 resources:
-  - {{name: {T}, backend: dra, sources: [directory: {{path: {world.devices}}}], allocate: {{env: {{A: "${{id}}"}}}}{more}}}
+  - {{name: {T}, backend: dra, sources: [directory: {{path: {world.devices}}}], allocate: {{env: {{A: "${{id}}"}}}}{rest}}}
 """
 
 
@@ -128,7 +128,7 @@ async def test_device_of_two_claims_evicts_while_one_of_them_has_the_former_node
         lead_to_zero(link)
         renumbered = {"tty0": "devhost/unhealthy=renumbered:NoExecute"}
         await world.until_tainted(**renumbered)
-        await eventually(lambda: all(one["devices"][0]["moved"] for one in world.records()))
+        await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
         served = world.served("example.com/serial")
         assert served is not None

@@ -67,7 +67,7 @@ def test_a_device_has_a_name_that_the_api_takes(advertised_id: str) -> None:
 
 @given(st.sets(st.one_of(ids, st.sampled_from(["a", "A", "a-", "a_", "á", "a" * 64, "a" * 65]))))
 def test_two_devices_never_share_a_name(advertised_ids: set[str]) -> None:
-    assert len({device_name(one) for one in advertised_ids}) == len(advertised_ids)
+    assert len({device_name(token) for token in advertised_ids}) == len(advertised_ids)
 
 
 @pytest.mark.parametrize("advertised_id", ["fake-0", "0", "a" * 63])
@@ -158,17 +158,18 @@ def test_each_share_is_offered_once_in_the_order_of_prefer(
     keys = {key: value for key, value in keys.items() if value is not None}
     wanted = resource(replicas=replicas, prefer=prefer, **keys)
     pool = pool_devices(wanted, snapshot(*devices))
-    offered = [(one.device, offered.id) for one in pool for offered in one.ids]
+    offered = [(entry.device, offered.id) for entry in pool for offered in entry.ids]
     assert sorted(offered_id for _, offered_id in offered) == sorted(
-        offered.id for one in devices for offered in offered_ids(one.id, replicas)
+        offered.id for device in devices for offered in offered_ids(device.id, replicas)
     )
     if most == 1 or prefer == "packed":
-        assert [int(one.id) for one, _ in offered] == sorted(int(one.id) for one, _ in offered)
+        numbers = [int(device.id) for device, _ in offered]
+        assert numbers == sorted(numbers)
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
     entries = device_entries(wanted, pool)
-    assert [entry["name"] for entry in entries] == [one.name for one in pool]
+    assert [entry["name"] for entry in entries] == [device.name for device in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()
     for write in writes(KEY, entries, {}, NOW):
@@ -201,7 +202,7 @@ class Cluster:
         assert len(self.complete()) <= 1
 
     def complete(self) -> list[int]:
-        pools = [one["spec"]["pool"] for one in self.slices.values()]
+        pools = [entry["spec"]["pool"] for entry in self.slices.values()]
         return [
             generation
             for generation in {pool["generation"] for pool in pools}
@@ -214,9 +215,7 @@ class Cluster:
         ]
 
     def devices(self) -> list[object]:
-        return [
-            device for _, one in sorted(self.slices.items()) for device in one["spec"]["devices"]
-        ]
+        return [device for _, s in sorted(self.slices.items()) for device in s["spec"]["devices"]]
 
 
 def listed(count: int, first: int = 0) -> Sequence[Json]:

@@ -88,7 +88,7 @@ def writer_of(api: Api, directory: Path) -> SliceWriter:
 def test_watches_that_fail_late_make_few_requests(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As those of an API server that is overloaded, or behind a proxy that is."""
+    """An API server that is overloaded, or behind a proxy that is, fails so."""
 
     async def count() -> None:
         api = Api(watches_live_s=0.5)

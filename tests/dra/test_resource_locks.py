@@ -48,7 +48,7 @@ def published(world: World) -> dict[str, list[str]]:
     devices: dict[str, list[str]] = {}
     for content in world.slices():
         spec = content["spec"]
-        devices.setdefault(spec["driver"], []).extend(one["name"] for one in spec["devices"])
+        devices.setdefault(spec["driver"], []).extend(device["name"] for device in spec["devices"])
     return devices
 
 
@@ -119,7 +119,7 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
                 await eventually(lambda: offers(backends[1], 3), lambda: seen[-1:])
         watching.cancel()
         await asyncio.wait({watching})
-    assert not [both for both in seen if all(both)]
+    assert not [pair for pair in seen if all(pair)]
 
 
 async def test_the_device_plugin_waits_for_dra_of_another_instance(

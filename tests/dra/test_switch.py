@@ -21,7 +21,7 @@ from tests.dra.world import NODE_PATH, PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
 BY_PLUGIN: Final = "held by default/q1 by the device plugin"
-both = pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize(
     ("config", "resource", "devices"),
     [
         pytest.param(SERIALS, SERIAL, ("fake-null", "fake-zero"), id="nodes"),
@@ -32,7 +32,7 @@ both = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def poll_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the end of what is waited for be seen by its event alone."""
+    """Make the end of what is waited for be seen by its event alone."""
     monkeypatch.setattr(backend, "FREE_POLL_S", 3600.0)
 
 
@@ -65,7 +65,7 @@ async def end(plugins: SimulatedKubelet, lists: PodResourcesLists) -> None:
     await plugins.free("q1")
 
 
-@both
+@each_kind
 async def test_there_and_back_while_pods_hold(
     world: World,
     lists: PodResourcesLists,
@@ -102,7 +102,7 @@ async def test_there_and_back_while_pods_hold(
         assert "its resource is served by the device plugin here" in refused
 
 
-@both
+@each_kind
 async def test_there_with_a_restart_in_the_middle(
     world: World,
     lists: PodResourcesLists,
@@ -129,7 +129,7 @@ async def test_there_with_a_restart_in_the_middle(
         await world.until_published(*devices)
 
 
-@both
+@each_kind
 async def test_back_with_a_restart_in_the_middle(
     world: World,
     lists: PodResourcesLists,
@@ -204,7 +204,7 @@ async def test_back_where_kubelet_is_too_old_for_dra(
 async def test_a_claim_starts_again_while_its_resource_goes_back(
     world: World, plugins: SimulatedKubelet
 ) -> None:
-    """As where its sandbox is another one, also after a reboot in the middle."""
+    """The sandbox is another one then, also after a reboot in the middle."""
     async with world.run(SERIALS):
         await world.kubelet.register()
         await world.until(SERIAL, State.REGISTERED)
@@ -358,7 +358,7 @@ async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
     plugins: SimulatedKubelet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where a pod was deleted by force while the driver was away; also long after the start."""
+    """A pod was deleted by force while the driver was away; also long after the start."""
     looked, is_offered = asyncio.Event(), PreparedClaims.is_offered
 
     def observed(claims: PreparedClaims, record: ClaimRecord) -> bool:
@@ -383,7 +383,7 @@ async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
         await eventually(lambda: not world.cdi_files(), world.cdi_files)
 
 
-@both
+@each_kind
 async def test_status_names_what_ends_a_claim_without_dra(
     world: World,
     lists: PodResourcesLists,

@@ -20,10 +20,10 @@ from tests.dra.world import PodResourcesLists, World, eventually
 X, Y = "example.com/x", "example.com/y"
 
 
-def one_node(world: World, *, more: str = "", name: str = X) -> str:
+def one_node(world: World, *, keys: str = "", name: str = X) -> str:
     return (
         f"version: v1\nresources: [{{name: {name}, backend: dra, sources: "
-        f"[directory: {world.devices}]{more}}}]\n"
+        f"[directory: {world.devices}]{keys}}}]\n"
     )
 
 
@@ -40,21 +40,21 @@ async def two_instances(world: World, config: str) -> AsyncIterator[World]:
             yield second
 
 
-@pytest.mark.parametrize("other", [X, Y])
+@pytest.mark.parametrize("resource", [X, Y])
 async def test_a_node_of_two_drivers_is_prepared_by_the_second_when_the_first_has_ended(
-    world: World, other: str
+    world: World, resource: str
 ) -> None:
     (world.devices / "n0").touch()
     second = World.beside(world)
     async with world.run(one_node(world), driver="one.example.com"):
         await world.kubelet.register()
         await world.until(X, State.REGISTERED)
-        async with second.run(one_node(world, name=other), driver="two.example.com"):
+        async with second.run(one_node(world, name=resource), driver="two.example.com"):
             await second.kubelet.register()
             # Of one resource the second waits for its lock, and kubelet may ask it all the same.
-            await second.until(other, State.WAITING if other == X else State.REGISTERED)
+            await second.until(resource, State.WAITING if resource == X else State.REGISTERED)
             world.claim("u1", X, "n0", driver="one.example.com", name="c1")
-            world.claim("u2", other, "n0", driver="two.example.com", name="c2")
+            world.claim("u2", resource, "n0", driver="two.example.com", name="c2")
             assert not (await world.kubelet.prepare("c1", "u1")).error
             refused = (await second.kubelet.prepare("c2", "u2")).error
             assert "claim default/c1" in refused or "handed out" in refused
@@ -83,10 +83,10 @@ async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
         async with second.run(one_node(world)):
             await second.kubelet.register()
             name = world.claim("u1", X, "n0")
-            asked: list[str] = []
-            world.api.fault = lambda _verb, path: asked.append(path)
+            requests: list[str] = []
+            world.api.fault = lambda _verb, path: requests.append(path)
             prepared = asyncio.create_task(second.kubelet.prepare(name, "u1"))
-            await eventually(lambda: f"{CLAIMS}/{name}" in asked)
+            await eventually(lambda: f"{CLAIMS}/{name}" in requests)
             go.set()
             assert not (await prepared).error
 
@@ -114,9 +114,9 @@ async def test_no_cdi_file_stays_of_a_claim_that_ends_while_another_instance_sta
             assert not world.cdi_files()
 
 
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
 async def test_the_newer_of_two_instances_prepares_with_steps(
-    world: World, monkeypatch: pytest.MonkeyPatch, both: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     """The older may be asked, too, while the newer looks whether the claim can be prepared."""
     (world.devices / "n0").touch()
@@ -132,7 +132,7 @@ async def test_the_newer_of_two_instances_prepares_with_steps(
                 assert not (await world.kubelet.prepare("c1", "u1")).error
             return await complete(*record, run_steps=run_steps)
 
-        if both:
+        if at_once:
             monkeypatch.setattr(allocator, "complete", complete_late)
         assert not (await second.kubelet.prepare("c1", "u1")).error
         assert not (await second.kubelet.prepare("c1", "u1")).error
@@ -155,7 +155,7 @@ async def test_claims_that_two_instances_prepare_at_a_time_have_different_shares
                 second.kubelet.prepare(names[1], uids[1]),
             )
             assert not [answer.error for answer in answers if answer.error]
-            ids = {one["claim"]: one["devices"][0]["id"] for one in world.records()}
+            ids = {record["claim"]: record["devices"][0]["id"] for record in world.records()}
             same += len({ids[uid] for uid in uids}) == 1
             for name, uid in zip(names, uids, strict=True):
                 assert not await second.kubelet.unprepare(name, uid)
@@ -179,7 +179,7 @@ async def test_a_claim_that_was_only_started_goes_on_with_its_share(world: World
         await eventually(lambda: len(world.records()) == 2)
         await world.stop()
         asking.cancel()
-    assert {one["claim"]: one["state"] for one in world.records()} == {
+    assert {entry["claim"]: entry["state"] for entry in world.records()} == {
         "a": "completed",
         "b": "started",
     }

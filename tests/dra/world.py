@@ -106,14 +106,14 @@ class World:
     # ── what is seen ──
 
     def slices(self) -> list[ApiObject]:
-        return sorted(self.api.listed(PATH), key=lambda one: str(one["metadata"]["name"]))
+        return sorted(self.api.listed(PATH), key=lambda entry: str(entry["metadata"]["name"]))
 
     def published(self) -> list[str]:
         """Return the names of the devices in slices that pods may be given, in order."""
         return [device["name"] for device in self.devices_in_slices() if "taints" not in device]
 
     def devices_in_slices(self) -> list[ApiObject]:
-        return [device for one in self.slices() for device in one["spec"]["devices"]]
+        return [device for entry in self.slices() for device in entry["spec"]["devices"]]
 
     def taints(self) -> dict[str, str]:
         """Return the taint of each device that has one, as kubectl writes it."""
@@ -130,7 +130,7 @@ class World:
         await eventually(lambda: self.published() == [*names], self.published)
 
     def served(self, resource: str) -> ServedResource | None:
-        return next((one for one in self.host.resources if one.name == resource), None)
+        return next((served for served in self.host.resources if served.name == resource), None)
 
     def state_of(self, resource: str) -> tuple[State, str | None]:
         served = self.served(resource)
@@ -144,7 +144,7 @@ class World:
         await eventually(seen, lambda: self.state_of(resource))
 
     def holders(self, resource: str) -> dict[str, list[str]]:
-        shown = {one["name"]: one for one in self.status()["resources"]}
+        shown = {entry["name"]: entry for entry in self.status()["resources"]}
         return dict(shown[resource]["holders"]) if resource in shown else {}
 
     async def until_holders(self, resource: str) -> None:
@@ -180,8 +180,8 @@ class World:
         """Make a claim that the scheduler has given devices; return its name."""
         name = name or f"claim-{next(self._names)}"
         extended = result.pop("extended", True)
-        given = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
-        results = [{**given, "device": device} for device in devices]
+        common = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
+        results = [{**common, "device": device} for device in devices]
         self.api.put(f"{CLAIMS}/{name}", claim(uid, results, extended=extended))
         return name
 

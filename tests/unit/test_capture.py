@@ -46,9 +46,9 @@ def test_commands_say_the_same_of_a_machine_and_its_archive(name: str, tmp_path:
         ["init", "--yes"],
         ["plan", tmp_path / "any.yaml", "-o", "json", "--explain"],
     ):
-        first, *others = [called(*command, "--root", root).stdout for root in roots]
+        first, *archived = [called(*command, "--root", root).stdout for root in roots]
         assert len(first) > 1000
-        assert others == [first, first]
+        assert archived == [first, first]
 
 
 def test_archive_of_this_machine_shows_its_devices(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     for secret in ("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"):
         assert secret.encode() not in content, secret
     shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
-    assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
+    assert [(device["usb"], device["serial"], device["nodes"]) for device in shown] == [
         ("1-2", "00000000002", ["enx000000000003", "/dev/ttyUSB0"]),
         ("1-3", "0001", []),
         ("usb1", "0000:00:14.0", []),
@@ -133,9 +133,9 @@ def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_
     outside, root = tmp_path / "outside", tmp_path / "root"
     outside.mkdir()
     (outside / "secret").write_text("mine")
-    for one in members:
-        one.name = one.name.format(outside=outside)
-        one.linkname = one.linkname.format(outside=outside)
+    for info in members:
+        info.name = info.name.format(outside=outside)
+        info.linkname = info.linkname.format(outside=outside)
     file = tmp_path / "evil.tar"
     file.write_bytes(packed(*members))
     try:

@@ -45,9 +45,9 @@ def test_cdi_names_are_always_legal(resource: str, device_id: str) -> None:
 @example({"a/b.c", "a/b_c"}, {"a", "a-ca978112ca1b"})
 def test_cdi_names_are_distinct(resources: set[str], ids: set[str]) -> None:
     """Two files of one kind, or two devices of one name, are none for a runtime."""
-    assert len({cdi.kind(one) for one in resources}) == len(resources)
-    assert len({cdi.file_name(one) for one in resources}) == len(resources)
-    assert len({cdi.qualified_name(T, one) for one in ids}) == len(ids)
+    assert len({cdi.kind(name) for name in resources}) == len(resources)
+    assert len({cdi.file_name(name) for name in resources}) == len(resources)
+    assert len({cdi.qualified_name(T, name) for name in ids}) == len(ids)
 
 
 # ── the file ───────────────────────────────────────────────────────────────────────────

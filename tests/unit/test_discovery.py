@@ -1,4 +1,4 @@
-"""What sources find where the host is sick, odd or deep; the rest is in hardware/files.txt."""
+"""Sources where the host is sick, odd or deep; the rest is in hardware/files.txt."""
 
 import errno
 import inspect
@@ -148,7 +148,7 @@ def disks(tmp_path: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("name", ODD)
 def test_block_use_of_an_odd_name_is_one_line(disks: Path, name: str) -> None:
-    """What stands behind the name, what was mounted or swapped on, counts."""
+    """The real file behind the name, what was mounted or swapped on, counts."""
     mount = rf"30 1 0:44 /{name}\040c /home/{name}\040d rw - btrfs /dev/vda rw" + "\n"
     (disks / "proc/1/mountinfo").write_bytes(os.fsencode(mount))
     swaps = f"Filename\tType\n/{name}\\040c     file\t8\n/dev/vdb      partition\t8\n"

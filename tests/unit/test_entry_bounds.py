@@ -1,4 +1,4 @@
-"""What a directory may bring is bounded, and what is beyond says so."""
+"""The bounds of directories, and the messages beyond them."""
 
 import errno
 import os
@@ -59,8 +59,8 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "d" / "/".join(["e"] * 12)
     path.mkdir(parents=True)
     (path / "x").touch()
-    found = look(tmp_path, "/d/**/e/**/e/**/x")
-    assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
+    listing = look(tmp_path, "/d/**/e/**/e/**/x")
+    assert [node.name for node in listing.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
 def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
@@ -101,25 +101,25 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
     lstat, scandir = os.lstat, os.scandir
 
     def sick(function: Any) -> Any:
-        def touch(path: str, *more: Any, **options: Any) -> Any:
+        def touch(path: str, *rest: Any, **options: Any) -> Any:
             if "/d/evil" in str(path):
                 raise OSError(number, os.strerror(number), str(path))
-            return function(path, *more, **options)
+            return function(path, *rest, **options)
 
         return touch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", sick(lstat))
         patch.setattr(os, "scandir", sick(scandir))
-        found = look(tmp_path, source)
-    assert not found.failed_sources
-    assert [node.name for node in found.nodes] == [
+        listing = look(tmp_path, source)
+    assert not listing.failed_sources
+    assert [node.name for node in listing.nodes] == [
         node.name for node in before.nodes if "evil" not in node.path
     ]
-    skipped = skip_reasons(found.skipped).items()
+    skipped = skip_reasons(listing.skipped).items()
     unread = {candidate for candidate, reason in skipped if "cannot be read" in reason}
     assert unread <= {"/d/evil", "/d/evil/x"}
-    assert found.unreadable
+    assert listing.unreadable
 
 
 # ── watches ──
@@ -127,10 +127,10 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    targets = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
-    places = {use.watch for use in found.uses if not use.entry}
-    return len(places), str(found.error.strerror) if found.error else ""
+    places = {use.watch for use in targets.uses if not use.entry}
+    return len(places), str(targets.error.strerror) if targets.error else ""
 
 
 def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

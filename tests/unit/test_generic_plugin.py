@@ -1,4 +1,4 @@
-"""What a converted file plans is what generic-device-plugin offers, by its sources.
+"""A converted file plans what generic-device-plugin offers, by its sources.
 
 Its discovery is in deviceplugin/path.go and usb.go: what it offers for each row below, on a host
 with these nodes, was taken from there. A directory stands for its nodes: the runtime expands it.

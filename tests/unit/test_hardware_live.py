@@ -35,9 +35,9 @@ def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    one = Kernel(monkeypatch)
-    yield one
-    one.close()
+    watched = Kernel(monkeypatch)
+    yield watched
+    watched.close()
 
 
 async def with_two_sticks(directory: Path, hosting: Hosting, standin: SimulatedKubelet) -> HostTree:

@@ -79,14 +79,14 @@ def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: Hos
     assert passed(checked(host, device(host, "/tmp"), how))
     assert passed(checked(files, token(), how))  # which has nothing to open
     path = state(files, "some text")
-    found = device(files, path)
+    link = device(files, path)
     Path(files.to_local("/dev/link")).symlink_to(path)  # followed below the root
     with socket.socket(socket.AF_UNIX) as server:  # it is not connected to
         server.bind(files.to_local("/socket"))
         assert passed(checked(files, device(files, path, "/dev/link", "/socket"), how))
     assert Path(files.to_local(path)).read_text() == "some text"
     Path(files.to_local(path)).unlink()
-    assert checked(files, found, how).failure == f"{how}: /state: No such file or directory"
+    assert checked(files, link, how).failure == f"{how}: /state: No such file or directory"
     assert not Path(files.to_local(path)).exists()
 
 
@@ -108,14 +108,14 @@ def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidd
     failure: str | None,
     unknown: str | None,
 ) -> None:
-    found = device(files, state(files, ""))
+    node = device(files, state(files, ""))
 
     def refuse(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr("devhost.devices.health_check.os.open", refuse)
-        outcome = checked(files, found, "readable")
+        outcome = checked(files, node, "readable")
     assert outcome.failure == failure
     assert (unknown is None) is (outcome.unknown is None)
     assert (unknown or "") in (outcome.unknown or "")
@@ -135,10 +135,10 @@ def test_file_check_that_may_not_be_read_names_the_setting(
 
 
 def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFiles) -> None:
-    found = device(files, state(files, "bad"))
+    node = device(files, state(files, "bad"))
     outcome = checked(
         files,
-        found,
+        node,
         {"exec": ["true"]},
         {"file": {"path": "${path}", "matches": "good"}},
         {"exec": ["touch", "${path}.touched"]},
@@ -152,8 +152,8 @@ def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFile
 def test_health_check_of_fifo_does_not_open_it(files: HostFiles) -> None:
     """Or it would be a reader for whom a writer has waited, and whose bytes are lost."""
     os.mkfifo(files.to_local("/fifo"))
-    found = device(files, "/fifo")
-    assert passed(checked(files, found, "readable", "writable"))
+    pipe = device(files, "/fifo")
+    assert passed(checked(files, pipe, "readable", "writable"))
     written = threading.Event()
 
     def write() -> None:
@@ -163,14 +163,14 @@ def test_health_check_of_fifo_does_not_open_it(files: HostFiles) -> None:
 
     threading.Thread(target=write, daemon=True).start()
     for _ in range(20):
-        assert passed(checked(files, found, "readable", "writable"))
+        assert passed(checked(files, pipe, "readable", "writable"))
     assert not written.is_set()
     assert Path(files.to_local("/fifo")).read_text() == "kept"
 
 
 @needs_root
 def test_health_check_writable_on_read_only_filesystem_fails(files: HostFiles) -> None:
-    """It is what a sick disk becomes."""
+    """A sick disk becomes read-only."""
     disk = Path(files.to_local("/disk"))
     with mounts.tmpfs(disk):
         mounts.read_only(disk, on=True)

@@ -115,9 +115,9 @@ def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
     assert loaded.config is not None
     message = "the configurations of profiles are not read here; 'devhost validate' checks them"
     assert [str(problem) for problem in loaded.problems] == [f"{file}:2:1: warning: {message}"]
-    own, other = load_all(str(file))
-    assert own.problems == ()
-    assert [problem.path for problem in other.problems] == [
+    first, second = load_all(str(file))
+    assert first.problems == ()
+    assert [problem.path for problem in second.problems] == [
         "profiles[0].config.resources[0].sources"
     ]
     file.write_text(profiles)
@@ -180,7 +180,7 @@ def test_load_beyond_a_limit_is_an_error(tmp_path: Path, text: str, at: str, say
     file.write_text(text)
     loaded = load(str(file))
     assert loaded.config is None
-    assert (at, says) in [(f"{one.line}:{one.column}", one.message) for one in loaded.problems]
+    assert (at, says) in [(f"{p.line}:{p.column}", p.message) for p in loaded.problems]
 
 
 def test_patterns_limit_counts_each_pattern_of_the_file_once() -> None:
@@ -191,17 +191,17 @@ def test_patterns_limit_counts_each_pattern_of_the_file_once() -> None:
         ("a" * 995 + "{:05}", 100, False),
     ):
         patterns = [f"dev: {form.format(number)}" for number in range(count)]
-        found = problems(f"{HEAD}    sources: [dev: x, {', '.join(patterns)}]\n")
-        assert bool(found) != fits
-        assert fits or (len(found) == 1 and "the file has more than" in found[0])
+        reported = problems(f"{HEAD}    sources: [dev: x, {', '.join(patterns)}]\n")
+        assert bool(reported) != fits
+        assert fits or (len(reported) == 1 and "the file has more than" in reported[0])
     assert problems(f"{HEAD}    sources: [{', '.join(['dev: a'] * 2000)}]\n") == []
 
 
 def test_problems_beyond_the_limit_are_cut_off_errors_apart_from_warnings() -> None:
     lines = "".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2))
-    found = problems(f"version: v1\n{lines}")
-    assert len(found) == PROBLEMS_MAX + 1
-    assert [line for line in found if "more than 1000 errors; the rest is not shown" in line]
+    reported = problems(f"version: v1\n{lines}")
+    assert len(reported) == PROBLEMS_MAX + 1
+    assert [line for line in reported if "more than 1000 errors; the rest is not shown" in line]
     entries = ", ".join(f"/d{number}" for number in range(100))
     text = "version: v1\nresources:\n" + "".join(
         f"  - name: a.b/r{number}\n    sources: [dev: kvm]\n    allocate: {{devices: [{entries}]}}\n"

@@ -64,7 +64,7 @@ async def test_log_lines_beyond_queue_are_dropped(
     assert dropped == 200 - 50 - 1
     drain(pipe[0], size)
     *lines, last = [json.loads(line) for line in read(pipe[0], "count")]
-    assert [int(one["msg"]) for one in lines] == list(range(200 - dropped))
+    assert [int(entry["msg"]) for entry in lines] == list(range(200 - dropped))
     assert last["count"] == dropped
     writer.flush()
     log("end")
@@ -80,7 +80,7 @@ class Formatter(logging.Formatter):
 
 
 def test_log_that_cannot_be_written_stops_nothing(pipe: tuple[int, int]) -> None:
-    """As on a full disk; the log goes on when there is room."""
+    """A full disk: the log goes on when there is room."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         writer = LogQueue(full)

@@ -69,8 +69,8 @@ NEARLY_NAMES: Final = st.one_of(
 def test_name_is_legal_or_not(
     problem: Callable[[str], str | None], legal: list[str], illegal: list[str]
 ) -> None:
-    assert [one for one in legal if problem(one)] == []
-    assert [one for one in illegal if not problem(one)] == []
+    assert [name for name in legal if problem(name)] == []
+    assert [name for name in illegal if not problem(name)] == []
 
 
 @given(NEARLY_NAMES)
@@ -97,7 +97,7 @@ def test_device_id_of_short_name_is_the_name(name: str) -> None:
 def test_device_ids_of_long_names_are_distinct_and_readable(ends: list[str]) -> None:
     ids = [names.device_id("x" * 60 + end) for end in ends]
     assert len(set(ids)) == len(ids)
-    assert all(len(one) == names.DEVICE_ID_MAX == 63 and one.startswith("x" * 52) for one in ids)
+    assert all(len(i) == names.DEVICE_ID_MAX == 63 and i.startswith("x" * 52) for i in ids)
 
 
 # ── natural order ──

@@ -1,4 +1,4 @@
-"""Which kubelet.sock it is, and why it cannot be connected to."""
+"""The kubelet.sock that is used, and why it cannot be connected to."""
 
 import contextlib
 import errno
@@ -29,9 +29,9 @@ def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeletSocket:
 def listening() -> Iterator[None]:
     """Listen on a fresh socket, as a kubelet does that starts."""
     Path(KUBELET_SOCKET).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(KUBELET_SOCKET)
-        one.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(KUBELET_SOCKET)
+        listener.listen()
         yield
 
 

@@ -1,4 +1,4 @@
-"""Which devices a container had best receive."""
+"""The devices that a container had best receive."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ def ask(
 
 def shares(**counts: str) -> list[str]:
     """Return the named shares of devices: ``a="02"`` is a::0 and a::2."""
-    return [f"{device}::{share}" for device, which in counts.items() for share in which]
+    return [f"{device}::{share}" for device, indices in counts.items() for share in indices]
 
 
 # ── the definition itself, by trying everything ────────────────────────────────────────
@@ -60,36 +60,36 @@ class Case:
         return natural({*self.available, *self.must})
 
     def answer(self, size: int | None = None) -> list[str]:
-        more: Any = {"must": self.must, "replicas": self.replicas, "numa": self.numa}
-        return ask(self.policy, self.available, self.size if size is None else size, **more)
+        keys: Any = {"must": self.must, "replicas": self.replicas, "numa": self.numa}
+        return ask(self.policy, self.available, self.size if size is None else size, **keys)
 
 
 def fair(case: Case, answer: Iterable[str]) -> bool:
-    """Say whether no device gives its k+1-th share while another could give its k-th."""
+    """Return whether no device gives its k+1-th share while another could give its k-th."""
     taken = set(answer)
     counts = Counter(map(device_of, taken))
-    giving = {device_of(one) for one in taken - set(case.must)}
-    able = {device_of(one) for one in set(case.ids) - taken}
-    return not any(counts[giver] >= counts[other] + 2 for giver in giving for other in able)
+    giving = {device_of(token) for token in taken - set(case.must)}
+    able = {device_of(token) for token in set(case.ids) - taken}
+    return not any(counts[giver] >= counts[taker] + 2 for giver in giving for taker in able)
 
 
 def numa_score(case: Case, answer: Iterable[str]) -> tuple[int, int]:
     """Return how many devices without a node, and how many nodes, an answer has."""
-    nodes = [case.numa.get(device_of(one), ()) for one in answer]
+    nodes = [case.numa.get(device_of(token), ()) for token in answer]
     return nodes.count(()), len({node for of_device in nodes for node in of_device})
 
 
 def score(case: Case, answer: Iterable[str]) -> tuple[Any, ...]:
     """Return what the best answer has the least of; no two answers have the same."""
     answer = list(answer)
-    order = natural({device_of(one) for one in case.ids})
+    order = natural({device_of(token) for token in case.ids})
     free = Counter(map(device_of, case.ids))
-    devices = sorted(order.index(device_of(one)) for one in answer)
+    devices = sorted(order.index(device_of(token)) for token in answer)
     policy: tuple[Any, ...] = ()
     if case.policy in ("packed", "spread"):
         sign = 1 if case.policy == "packed" else -1
         policy = tuple(sorted((sign * free[order[index]], index) for index in devices))
-    lowest = sorted((order.index(device_of(one)), case.ids.index(one)) for one in answer)
+    lowest = sorted((order.index(device_of(token)), case.ids.index(token)) for token in answer)
     return policy, devices, lowest
 
 
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     names = st.sampled_from(["d", "d1", "d01", "d2", "d10", "e", "e:5", "f9"])
     devices = draw(st.lists(names, unique=True, min_size=1, max_size=8 if replicas == 1 else 5))
-    everything = [one.id for device in devices for one in offered_ids(device, replicas)]
+    everything = [token.id for device in devices for token in offered_ids(device, replicas)]
     available = draw(st.lists(st.sampled_from(everything), unique=True, max_size=9))
     must = draw(st.lists(st.sampled_from(everything), unique=True, max_size=3))
     nodes = st.lists(st.integers(0, 4), max_size=1)
@@ -116,15 +116,15 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
     def check(case: Case) -> None:
         assume(len(case.must) <= case.size <= len(case.ids))
         possible = [
-            one
-            for one in combinations(case.ids, case.size)
-            if set(case.must) <= set(one) and fair(case, one)
+            answer
+            for answer in combinations(case.ids, case.size)
+            if set(case.must) <= set(answer) and fair(case, answer)
         ]
         if policy == "numa":
-            best = min(numa_score(case, one) for one in possible)
+            best = min(numa_score(case, answer) for answer in possible)
             assert numa_score(case, case.answer()) == best
         else:
-            assert case.answer() == list(min(possible, key=lambda one: score(case, one)))
+            assert case.answer() == list(min(possible, key=lambda answer: score(case, answer)))
 
     check()
 
@@ -147,7 +147,7 @@ FOUR = ("e1", "e2", "e3", "e4")
 
 
 @pytest.mark.parametrize(
-    ("policy", "free", "size", "more", "answer"),
+    ("policy", "free", "size", "keys", "answer"),
     [
         # The most used devices, so that b stays whole; and the least used ones.
         ("packed", shares(a="01", b="012", c="2", d="0"), 3, {"replicas": 3}, "a::0 c::2 d::0"),
@@ -171,8 +171,8 @@ FOUR = ("e1", "e2", "e3", "e4")
     ],
 )
 def test_preferred_devices_by_policy(
-    policy: Preference, free: str | list[str], size: int, more: dict[str, Any], answer: str
+    policy: Preference, free: str | list[str], size: int, keys: dict[str, Any], answer: str
 ) -> None:
     """Words are separated by blanks, for tests to be read."""
     available = free.split() if isinstance(free, str) else free
-    assert ask(policy, available, size, **more) == answer.split()
+    assert ask(policy, available, size, **keys) == answer.split()

@@ -114,7 +114,7 @@ class Resources:
         return order
 
     def devices(self) -> Mapping[str, int]:
-        return {name: len(one.scan.found.devices) for name, one in self.resources.items()}
+        return {name: len(resource.scan.found.devices) for name, resource in self.resources.items()}
 
 
 @pytest.fixture
@@ -130,13 +130,13 @@ async def at() -> AsyncIterator[Resources]:
 async def test_findings_are_resolved_in_the_order_of_the_file(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a resource that is waited for, and of one behind it, come last and first."""
+    """The findings of a resource that is waited for, and of those behind it, come last and first."""
     resolved = []
     resolve = Resolver.resolve
 
-    def noted(self: Resolver, forecast: Identified, *found: Snapshot, outdated: bool) -> object:
+    def noted(self: Resolver, forecast: Identified, *snapshots: Snapshot, outdated: bool) -> object:
         resolved.append(forecast.context.resource.name[-1])
-        return resolve(self, forecast, *found, outdated=outdated)
+        return resolve(self, forecast, *snapshots, outdated=outdated)
 
     monkeypatch.setattr(Resolver, "resolve", noted)
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
@@ -192,10 +192,10 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     resolved, _ = resolver.resolve(again, none)
     assert resolved is not None
     assert [*resolved.devices] == ["n0"]
-    found = Snapshot(resolved.devices)
-    later, _ = resolver.resolve(resolved, found)
+    snapshot = Snapshot(resolved.devices)
+    later, _ = resolver.resolve(resolved, snapshot)
     assert later is not None
-    assert later.context.previous is found, "it has other devices since the forecast"
+    assert later.context.previous is snapshot, "it has other devices since the forecast"
 
 
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:

@@ -9,7 +9,7 @@ from devhost.node.resource_status import ResourceStatus
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    lines = [(one.levelno, str(one.fields["state"])) for one in caplog.records]  # type: ignore[attr-defined]
+    lines = [(record.levelno, str(record.fields["state"])) for record in caplog.records]  # type: ignore[attr-defined]
     caplog.clear()
     return lines
 

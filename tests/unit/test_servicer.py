@@ -1,4 +1,4 @@
-"""Which calls of kubelet the servicer notes; host/test_leaving has what depends on it."""
+"""The calls of kubelet that the servicer notes; host/test_leaving has what depends on them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -60,8 +60,8 @@ def test_template_literals_are_joined(text: str) -> None:
     parts = Template.parse(text).parts
     assert "" not in parts
     assert not any(
-        isinstance(one, str) and isinstance(other, str)
-        for one, other in zip(parts, parts[1:], strict=False)
+        isinstance(part, str) and isinstance(following, str)
+        for part, following in zip(parts, parts[1:], strict=False)
     )
 
 

@@ -20,8 +20,8 @@ from devhost.watch.threads import (
 
 
 async def test_in_thread_returns_results_and_failures() -> None:
-    found = await asyncio.gather(*(run_in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
-    assert found == list(range(100))
+    results = await asyncio.gather(*(run_in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
+    assert results == list(range(100))
     with pytest.raises(LookupError, match="no"):
         await run_in_thread("fail", raising(LookupError("no")))
 
@@ -37,7 +37,7 @@ async def test_in_thread_ends_idle_threads() -> None:
     await run_in_thread("behind them", int)
     release.set()
     await asyncio.gather(*hanging)
-    while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > IDLE_MAX:
+    while sum(thread.name in ("idle", "hangs") for thread in threading.enumerate()) > IDLE_MAX:
         await asyncio.to_thread(lambda: None)
 
 
@@ -128,15 +128,15 @@ async def test_blocking_calls_serial_run_one_after_the_other() -> None:
         done.append("first")
 
     calls = BlockingCalls("calls", serial=True)
-    both = asyncio.gather(calls.run(first), calls.run(lambda: done.append("second")))
+    calling = asyncio.gather(calls.run(first), calls.run(lambda: done.append("second")))
     await asyncio.sleep(0.01)
     release.set()
-    await both
+    await calling
     assert done == ["first", "second"]
 
 
 async def test_blocking_call_waits_for_a_serial_one_whose_caller_was_cancelled() -> None:
-    """It was not late: that it has not returned yet says nothing of the host."""
+    """The former was not late: that it has not returned yet says nothing of the host."""
     release, begun = threading.Event(), threading.Event()
     calls = BlockingCalls("calls", serial=True)
     former = asyncio.create_task(calls.run(lambda: begun.set() or release.wait(), patience=60))  # type: ignore[func-returns-value]

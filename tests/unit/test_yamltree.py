@@ -119,8 +119,8 @@ def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list
     ],
 )
 def test_yaml_key_no_string_is_found(text: str, path: yaml_tree.Path, at: tuple[int, int]) -> None:
-    [(found, _, position)] = yaml_tree.parse(text).problems
-    assert (found, position) == (path, at)
+    [(reported, _, position)] = yaml_tree.parse(text).problems
+    assert (reported, position) == (path, at)
 
 
 # ── bounds ──
