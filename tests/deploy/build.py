@@ -95,9 +95,6 @@ def build() -> Image:
         return Image(directory, tools, base)
 
 
-# ── what it is built with ──
-
-
 def _wheels(base: Path) -> Path:
     """Download the wheels that the Dockerfile will ask for, for the base's Python."""
     version = (base / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
@@ -124,9 +121,6 @@ def for_platform(version: str, machine: str) -> list[str]:
         "--implementation=cp",
         *(f"--platform={tag}_{machine}" for tag in tags),
     ]
-
-
-# ── the build ──
 
 
 def _build(tools: Path, base: Path, wheels: Path, out: Path) -> None:
@@ -167,9 +161,6 @@ def _sources() -> list[Path]:
     package = [path for path in (ROOT / "devhost").rglob("*") if "__pycache__" not in path.parts]
     trees = [*package, *(ROOT / "tools" / "image").glob("*")]
     return [ROOT / name for name in names] + sorted(path for path in trees if path.is_file())
-
-
-# ── small things ──
 
 
 def _contents(paths: Sequence[Path]) -> Iterator[str]:

@@ -159,7 +159,6 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_alerts_fire(helm: Helm, case: str) -> None:
-    """From a minute on, and to the end unless that is of a moment."""
     changed, expected = CASES[case]
     same = [series for series in WELL if series.labels not in [change.labels for change in changed]]
     if case == "an edit that does not arrive":

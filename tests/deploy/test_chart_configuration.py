@@ -48,7 +48,6 @@ def loaded(raw: bytes) -> Config:
 
 
 def test_configuration_arrives_as_it_was_given(helm: Helm) -> None:
-    """Texts, numbers that JSON and YAML could write otherwise, and keys for anchors."""
     env = {f"TEXT_{index}": text.replace("$", "$$") for index, text in enumerate(HARD)}
     devices = [
         {"hostPath": f"/dev/x{number}", "uid": number, "gid": number}
@@ -85,10 +84,7 @@ def test_rendered_release_has_each_configuration_once(helm: Helm, tmp_path: Path
 
 
 @pytest.mark.parametrize(("paths", "ids"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])
-def test_mounted_host_path_is_where_devices_are_found(
-    helm: Helm, tmp_path: Path, paths: Values, ids: list[str]
-) -> None:
-    """From values to what would be offered, with the host as the pod's mounts show it."""
+def test_devices_of_host_paths(helm: Helm, tmp_path: Path, paths: Values, ids: list[str]) -> None:
     values = example(next(path for path in EXAMPLES if path.stem == "cola")) | paths
     host, pod = tmp_path / "host", tmp_path / "pod"
     make_host(host)

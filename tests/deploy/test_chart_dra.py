@@ -75,7 +75,6 @@ def test_cluster_without_the_api_is_refused(helm: Helm, tmp_path: Path) -> None:
     ],
 )
 def test_each_daemon_set_has_its_own_driver(helm: Helm, values: Values, named: list[str]) -> None:
-    """Two of one driver on a node would be one to kubelet."""
     assert drivers(helm, values) == named
 
 
@@ -97,7 +96,6 @@ def test_driver_is_refused_whose_sockets_have_too_long_paths(helm: Helm, length:
 
 
 def test_classes_are_those_of_the_command(helm: Helm, tmp_path: Path) -> None:
-    """Also of resources of profiles, with names that are none of classes."""
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(DRA | {"image": IMAGE}))
     flags = [f"--dra-driver={name}" for name in drivers(helm, DRA)]

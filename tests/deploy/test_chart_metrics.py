@@ -62,7 +62,6 @@ def test_dashboard_filters_each_metric_by_node() -> None:
 
 @pytest.mark.program("promql")
 def test_expressions_are_promql(helm: Helm) -> None:
-    """Also those of the dashboard, whose variables Grafana fills in."""
     evaluate([], [re.sub(r"\$__\w+", "5m", expression) for expression in expressions(helm)], 1)
 
 

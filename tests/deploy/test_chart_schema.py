@@ -40,8 +40,6 @@ def test_schema_is_one_of_json_with_patterns_of_re2_and_its_own_references_alone
     assert set(re.findall(r'"\$ref": "([^#"]*)', json.dumps(SCHEMA))) == {""}
 
 
-# ── the same as the configuration's own schema ───────────────────────────────
-
 CONFIG = jsonschema.Draft202012Validator(json_schema())
 HELMS = jsonschema.Draft7Validator(SCHEMA)
 
@@ -71,8 +69,6 @@ def test_schema_judges_a_name_as_that_for_editors(text: str) -> None:
     assert same({"version": "v1", "resources": [BASE | {"name": text}]})
 
 
-# ── what Helm says ───────────────────────────────────────────────────────────
-
 BAD = [
     ({"name": "x.kubernetes.io/a"}, "resources/0/name", "value must be 'domain/name, such as"),
     (
@@ -98,7 +94,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("resource", "path", "reason"), BAD)
-def test_bad_resource_is_refused_with_its_place_and_a_reason(
+def test_bad_resource_is_refused_by_place(
     helm: Helm, resource: Values, path: str, reason: str
 ) -> None:
     config = {"version": "v1", "resources": [BASE | resource]}

@@ -118,7 +118,6 @@ def test_build_leaves_nothing_behind(image: Image) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_wheels_exist_for_each_architecture(machine: str) -> None:
-    """The wheels that the Dockerfile asks for, for the Python of its default base."""
     base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
     assert base is not None
     done = subprocess.run(

@@ -60,7 +60,6 @@ def test_recording_rules_sum_devices_over_nodes(helm: Helm) -> None:
 
 
 def test_documented_queries_find_the_nodes() -> None:
-    """The nodes that have an old file, and that of a device."""
     section = (
         DOCUMENT.read_text().partition("## Questions to Prometheus\n")[2].partition("\n## ")[0]
     )

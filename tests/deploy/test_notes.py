@@ -74,9 +74,7 @@ def test_notes_with_dra_say_what_it_is_to_be_handled_with(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize(("values", "expected"), WARNINGS)
-def test_notes_warn_of_what_the_values_lack(
-    helm: Helm, values: Values, expected: list[str]
-) -> None:
+def test_notes_warn_of_missing_values(helm: Helm, values: Values, expected: list[str]) -> None:
     lines = warnings(helm.notes(values))
     assert len(lines) == len(expected), lines
     assert [line for line, text in zip(lines, expected, strict=True) if text not in line] == []

@@ -22,9 +22,6 @@ CLUSTER_SCOPED: Final = {
 }
 
 
-# ── each set of values ──────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("values", SETS)
 def test_values_are_rendered_as_in_the_golden_file(helm: Helm, values: str) -> None:
     """`DEVHOST_TEST_WRITE=1` writes it; the content of ConfigMaps and alerts has its own tests."""
@@ -92,9 +89,6 @@ def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: s
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
 
 
-# ── what is refused ─────────────────────────────────────────────────────────
-
-
 DRA: Final[Values] = {"dra": {"enabled": True}, "cdi": {"enabled": True}}
 
 
@@ -126,9 +120,6 @@ def test_contradicting_values_are_refused(helm: Helm, values: Values, message: s
         helm.render(values)
     assert message in str(refused.value)
     assert "(devhost/templates/values/check.yaml:" in str(refused.value)
-
-
-# ── rolling ─────────────────────────────────────────────────────────────────
 
 
 def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:

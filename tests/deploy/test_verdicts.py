@@ -131,9 +131,7 @@ def test_file_has_one_verdict(
 
 @needs_root
 @pytest.mark.parametrize("case", CORPUS["rights"], ids=str)
-def test_right_that_is_missing_is_told_before_and_refused_alone(
-    case: dict[str, Any], tmp_path: Path
-) -> None:
+def test_missing_right_is_told_and_refused(case: dict[str, Any], tmp_path: Path) -> None:
     tree, file = HostTree(tmp_path / "host"), tmp_path / "c.yaml"
     tree.hardware(CORPUS["machine"])
     resource = {key: value for key, value in case.items() if key != "rights"}
@@ -163,7 +161,6 @@ def pasted(text: str) -> list[str]:
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
-    """Of all texts that have golden messages, in place of many runs of Helm."""
     schema = jsonschema.Draft7Validator(chart.schema())
     taken = 0
     for case, _ in itertools.chain.from_iterable(map(cases, GOLDEN)):
@@ -178,12 +175,9 @@ def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
 
 @pytest.mark.parametrize(
     ("model", "schema"),
-    [
-        (Values, chart.schema()),
-        (Profile, chart.schema()["properties"]["profiles"]["items"]),
-    ],
+    [(Values, chart.schema()), (Profile, chart.schema()["properties"]["profiles"]["items"])],
 )
-def test_validate_knows_the_keys_of_values(
+def test_validate_has_the_keys_of_values(
     model: type[InstanceValues], schema: Mapping[str, Any]
 ) -> None:
     keys = {key_of(model, name) for name in model.model_fields}

@@ -63,9 +63,7 @@ def read_by_helm(helm: Helm, chart: Path, text: str) -> Any:
 )
 @example(AMBIGUOUS)
 @given(st.lists(TEXTS, min_size=50, max_size=100))
-def test_written_texts_are_the_same_texts_for_every_reader(
-    helm: Helm, chart: Path, texts: list[str]
-) -> None:
+def test_texts_are_the_same_for_readers(helm: Helm, chart: Path, texts: list[str]) -> None:
     written = {"a": texts, "b": {text: text for text in texts}, "c": {"d": {"e": [*texts, 1]}}}
     lines = resource_lines(written)
     text = "\n".join(["config:", *(f"  {line}" for line in lines)])
@@ -74,9 +72,7 @@ def test_written_texts_are_the_same_texts_for_every_reader(
     assert read_by_helm(helm, chart, text) == [written]
 
 
-def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
-    helm: Helm, chart: Path
-) -> None:
+def test_validate_warns_of_strings_that_helm_changes(helm: Helm, chart: Path) -> None:
     texts = [text for text in AMBIGUOUS if text[0].isalnum() or text[1:].isdecimal()]
     text = "config:\n" + "".join(f"- {text}\n" for text in texts)
     tree = yaml_tree.parse(text)
@@ -93,7 +89,6 @@ def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
 @needs_root
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_path: Path) -> None:
-    """They have the rights that the same file without `--values` names as flags."""
     tree = HostTree(tmp_path / "host")
     tree.hardware(path.read_text())
     values, flags = tmp_path / "values.yaml", tmp_path / "first.yaml"

@@ -39,9 +39,7 @@ async def test_a_token_is_read_for_each_request(world: World, token: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"secret\x01", b"secret\nsecret", b"secr\xe9t"])
-async def test_a_token_that_cannot_be_sent_is_not_shown(
-    world: World, token: Path, content: bytes
-) -> None:
+async def test_unusable_token_is_not_shown(world: World, token: Path, content: bytes) -> None:
     token.write_bytes(content)  # noqa: ASYNC240 (a file of the test)
     client = ApiClient(ApiAddress(world.api.url, None, token))
     with pytest.raises(ApiError, match=f"{token} has no token") as caught:
@@ -137,10 +135,9 @@ async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPat
     ("delay", "pause"),
     [("7", 7), ("9" * 5000, 30), ("Sat, 28 Nov 2096 11:58:53 GMT", 0), ("-5", 0), ("", 0)],
 )
-async def test_the_next_request_waits_as_long_as_the_api_server_asks(
+async def test_retry_after_delays_requests(
     monkeypatch: pytest.MonkeyPatch, delay: str, pause: float
 ) -> None:
-    """Within a bound, and of a proxy's date one cannot tell by what clock."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -56,7 +56,7 @@ async def started(world: World) -> None:
 @pytest.mark.parametrize(
     ("config", "clash"), [(CONFIG, "/dev/x0"), (VARIABLE, "NAMES"), (MOUNT, "/x")]
 )
-async def test_a_pod_that_would_lose_a_device_does_not_start(
+async def test_pod_that_would_lose_a_device_is_refused(
     world: World, config: str, clash: str
 ) -> None:
     async with world.run(config):
@@ -73,8 +73,7 @@ async def test_a_pod_that_would_lose_a_device_does_not_start(
                 "ask for all by claims, or for all by resource name"
             )
     world.api.fault = _away
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         assert await prepare(world, **names) == errors
         await world.kubelet.unprepare(names["own"], "own")
         assert await prepare(world, **{"by-name": names["by-name"]}) == {"by-name": ""}
@@ -96,9 +95,7 @@ async def test_a_claim_that_another_pod_has_already_is_seen(world: World) -> Non
         assert "of the same pod brings /dev/x0, too" in (await prepare(world, both=mixed))["both"]
 
 
-async def test_a_claim_that_is_prepared_later_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_later_claim_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(api: ApiClient, verb: str, path: str, *body: Any, **query: Any) -> Any:
         if path.endswith(f"/{named}"):
             await eventually(lambda: [r["state"] for r in world.records()] == ["completed"])

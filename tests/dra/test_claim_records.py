@@ -37,9 +37,7 @@ def uids(records: Iterable[ClaimRecord]) -> set[str]:
     return {record.claim for record in records}
 
 
-async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_recorded_claim_holds_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     custody = CustodyFixture(holders=FakeHolders())
     monkeypatch.setattr(custody.backend, "publisher", lambda _resource: "devhost")
     assert published(custody, resource(A), device("a")) == [None]

@@ -54,7 +54,7 @@ def with_dra(text: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "tree"), [*examples()])
-async def test_example_is_published_and_given_to_claims(
+async def test_example_serves_claims(
     world: World, tmp_path: Path, text: str, tree: str | None
 ) -> None:
     host = HostTree(tmp_path / "host")
@@ -63,8 +63,7 @@ async def test_example_is_published_and_given_to_claims(
     if versions := dra_build.versions():
         binary = dra_build.build(versions[-1])
         world.api.admit = lambda content: dra_build.admitted(binary, content)
-    async with world.run(with_dra(text)):
-        await world.kubelet.register()
+    async with world.serve(with_dra(text)):
         names, granted = list[str](), set[str]()
         for served in world.host.resources:
             await world.until(served.name, State.REGISTERED)

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.backends.dra.dra_backend import DraPublication
 from devhost.backends.dra.pool import (
     SLICE_MAX,
     PoolDevice,
@@ -40,17 +39,10 @@ async def with_claim(world: World, device: str) -> str:
     """Register, and prepare a claim for a device; return its name."""
     await world.kubelet.register()
     await world.until(T, State.REGISTERED)
-    name = world.claim("u", T, device)
-    assert not (await world.kubelet.prepare(name, "u")).error
-    return name
+    return await world.prepare("u", T, device)
 
 
-# ── on a node ──
-
-
-async def test_device_that_a_claim_lost_evicts_its_pods_and_stays_until_the_claim_ends(
-    world: World,
-) -> None:
+async def test_lost_device_evicts_pods_and_stays_until_the_claim_ends(world: World) -> None:
     for name in "abc":
         (world.devices / name).touch()
     keys = {"evict": "true", "evictAfter": "100ms"}
@@ -84,9 +76,7 @@ async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> Non
     [("evictAfter", 'id: "new-${name}", evictAfter'), ("devices}", "devices, exclude: [a]}")],
     ids=["another ID", "excluded"],
 )
-async def test_edit_that_takes_a_device_off_the_list_evicts_nobody(
-    world: World, edit: tuple[str, str]
-) -> None:
+async def test_device_removed_by_an_edit_evicts_nobody(world: World, edit: tuple[str, str]) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
     async with world.run(config):
@@ -102,25 +92,20 @@ async def test_device_that_comes_back_with_another_number_evicts_its_pods(world:
     """Containers that run have the former node; those of a new sandbox have the present one."""
     link, config = a_link_to_null(world)
     config = config.replace("backend: dra", "backend: dra\n    evict: true\n    evictAfter: 0s")
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         await world.until("example.com/serial", State.REGISTERED)
-        name = world.claim("u", "example.com/serial", "tty0")
-        await world.kubelet.prepare(name, "u")
+        name = await world.prepare("u", "example.com/serial", "tty0")
         lead_to_zero(link)
         await world.until_tainted(tty0="devhost/unhealthy=renumbered:NoExecute")
         await world.kubelet.prepare(name, "u")
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
 
-async def test_device_of_two_claims_evicts_while_one_of_them_has_the_former_node(
-    world: World,
-) -> None:
+async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World) -> None:
     link, config = a_link_to_null(world)
     keys = "evict: true, evictAfter: 0s, replicas: 2, maxPerContainer: 1"
     config = config.replace("backend: dra", "backend: dra\n    " + keys.replace(", ", "\n    "))
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         await world.until("example.com/serial", State.REGISTERED)
         names = {uid: world.claim(uid, "example.com/serial", "tty0", shareID=uid) for uid in "uv"}
         for uid, name in names.items():
@@ -130,28 +115,19 @@ async def test_device_of_two_claims_evicts_while_one_of_them_has_the_former_node
         await world.until_tainted(**renumbered)
         await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
-        served = world.served("example.com/serial")
-        assert served is not None
-        assert isinstance(served.publication, DraPublication)
-        assert served.publication.taints["tty0"].cause == "renumbered"
+        assert world.publication("example.com/serial").taints["tty0"].cause == "renumbered"
         assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
 
-async def test_restart_with_a_lost_device_evicts_nobody_and_keeps_it_in_the_slice(
-    world: World,
-) -> None:
+async def test_restart_with_a_lost_device_evicts_nobody(world: World) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
     async with world.run(config):
         await with_claim(world, "a")
     (world.devices / "a").unlink()
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         await world.until_tainted(a="devhost/unhealthy=not-offered:NoSchedule")
-
-
-# ── pure ──
 
 
 def pool_of(*devices: HostDevice, **keys: Any) -> tuple[Resource, list[PoolDevice]]:

@@ -54,9 +54,6 @@ def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]
     return {entry["name"]: entry for entry in entries}
 
 
-# ── names ──
-
-
 @given(ids)
 def test_a_device_has_a_name_that_the_api_takes(advertised_id: str) -> None:
     name = device_name(advertised_id)
@@ -80,9 +77,7 @@ def test_an_id_that_is_a_label_is_the_name(advertised_id: str) -> None:
     | st.sampled_from(["n" * size for size in (180, 236)]),
     st.from_regex(r"[a-z]{1,9}\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,50}[A-Za-z0-9])?", fullmatch=True),
 )
-def test_names_are_those_that_the_api_and_the_policy_of_the_chart_take(
-    node: str, resource: str
-) -> None:
+def test_names_pass_the_api_and_the_policy_of_the_chart(node: str, resource: str) -> None:
     pool = pool_name(node, resource)
     (name,) = PoolKey("devhost", node, "uid", pool).slices(listed(1), 1)
     assert pool.startswith(f"{node}/")
@@ -96,9 +91,6 @@ def test_pools_of_names_that_differ_in_case_differ() -> None:
     for node in ("n", "n" * 236):
         similar = [f"example.com/{name}" for name in ("a.b", "a-b", "A-b", "a_b")]
         assert len({pool_name(node, resource) for resource in similar}) == 4
-
-
-# ── devices ──
 
 
 def test_all_devices_have_the_same_attributes() -> None:
@@ -151,7 +143,7 @@ prefers = st.sampled_from(["none", "spread", "packed", "numa"])
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.sampled_from([None, 1, 2]), prefers)
-def test_each_share_is_offered_once_in_the_order_of_prefer(
+def test_shares_are_offered_in_order(
     count: int, replicas: int, most: int | None, prefer: str
 ) -> None:
     devices, keys = [device(str(place)) for place in range(count)], {"maxPerContainer": most}
@@ -175,9 +167,6 @@ def test_each_share_is_offered_once_in_the_order_of_prefer(
     for write in writes(KEY, entries, {}, NOW):
         cluster.write(write)
     assert cluster.devices() == entries
-
-
-# ── writes ──
 
 
 class Cluster:
@@ -273,7 +262,6 @@ values = st.recursive(
 
 @given(st.dictionaries(names, values))
 def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: Json) -> None:
-    """Nothing else ends what reads it."""
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         name, content = named_slice(answer)
         assert isinstance(name, str)

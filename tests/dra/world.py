@@ -16,7 +16,7 @@ from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiAddress
-from devhost.backends.dra.dra_backend import DraBackend, DraSettings
+from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
@@ -62,17 +62,11 @@ class World:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, config: str, driver: str = "devhost", *, with_dra: bool = True
+        self, config: str, driver: str = "devhost", *, until: str = "", with_dra: bool = True
     ) -> AsyncIterator["World"]:
-        """Run the host by a configuration."""
-        settings = Settings(
-            NODE,
-            self.files,
-            replace(self.policy, dra=with_dra),
-            settle_s=0.0,
-            state_dir=self.state,
-            cdi_dir=self.cdi,
-        )
+        """Run the host by a configuration; begin when a resource is registered."""
+        policy, paths = replace(self.policy, dra=with_dra), (self.state, self.cdi)
+        settings = Settings(NODE, self.files, policy, 0.0, *paths)
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiAddress(self.url or self.api.url, None, None)
         dra_settings = DraSettings(driver, NODE, self.directory, api)
@@ -81,9 +75,22 @@ class World:
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:
+            if until:
+                await self.until(until, State.REGISTERED)
             yield self
         finally:
             await self.stop()
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, config: str, *resources: str, driver: str = "devhost"
+    ) -> AsyncIterator[None]:
+        """Run the host, of which kubelet has the driver; begin when the resources are published."""
+        async with self.run(config, driver):
+            await self.kubelet.register()
+            for resource in resources:
+                await self.until(resource, State.REGISTERED)
+            yield
 
     async def stop(self) -> None:
         """End the host, as SIGTERM does."""
@@ -102,8 +109,6 @@ class World:
 
     def reload(self, config: str) -> None:
         self.host.apply(loads(config).require())
-
-    # ── what is seen ──
 
     def slices(self) -> list[ApiObject]:
         return sorted(self.api.listed(PATH), key=lambda entry: str(entry["metadata"]["name"]))
@@ -129,12 +134,20 @@ class World:
     async def until_published(self, *names: str) -> None:
         await eventually(lambda: self.published() == [*names], self.published)
 
-    def served(self, resource: str) -> ServedResource | None:
-        return next((served for served in self.host.resources if served.name == resource), None)
+    def has(self, resource: str) -> bool:
+        return any(served.name == resource for served in self.host.resources)
+
+    def served(self, resource: str) -> ServedResource:
+        return {served.name: served for served in self.host.resources}[resource]
+
+    def publication(self, resource: str) -> DraPublication:
+        publication = self.served(resource).publication
+        assert isinstance(publication, DraPublication)
+        return publication
 
     def state_of(self, resource: str) -> tuple[State, str | None]:
-        served = self.served(resource)
-        return (served.status.state, served.status.reason) if served else (State.PENDING, None)
+        status = self.served(resource).status if self.has(resource) else None
+        return (status.state, status.reason) if status else (State.PENDING, None)
 
     async def until(self, resource: str, state: State, reason: str = "") -> None:
         def seen() -> bool:
@@ -174,8 +187,6 @@ class World:
         content = json.loads(path.read_text())
         return {device["name"]: device["containerEdits"] for device in content["devices"]}
 
-    # ── what is done ──
-
     def claim(self, uid: str, resource: str, *devices: str, name: str = "", **result: Any) -> str:
         """Make a claim that the scheduler has given devices; return its name."""
         name = name or f"claim-{next(self._names)}"
@@ -183,6 +194,12 @@ class World:
         common = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
         results = [{**common, "device": device} for device in devices]
         self.api.put(f"{CLAIMS}/{name}", claim(uid, results, extended=extended))
+        return name
+
+    async def prepare(self, uid: str, resource: str, *devices: str, **result: Any) -> str:
+        """Make a claim and prepare it; return its name."""
+        name = self.claim(uid, resource, *devices, **result)
+        assert not (await self.kubelet.prepare(name, uid)).error
         return name
 
 
@@ -219,10 +236,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
         claim: str = "c",
     ) -> None:
         claimed = pods.ClaimResource(
-            driver_name=driver,
-            pool_name=f"{NODE}/{resource}",
-            device_name=device,
-            share_id=share,
+            driver_name=driver, pool_name=f"{NODE}/{resource}", device_name=device, share_id=share
         )
         self.pods.setdefault(pod, []).append((claim, claimed))
 

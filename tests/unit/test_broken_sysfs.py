@@ -59,7 +59,7 @@ def test_serial_number_no_id_is_skipped(tmp_path: Path, raw: bytes, device: str 
     ("content", "matched"),
     [(b"\xff\xfe\n", False), (b"a\x01\nb\n", False), (b"x" * 4097, False), (b"x" * 4095, True)],
 )
-def test_attribute_no_short_text_is_not_matched(
+def test_attribute_of_odd_content_is_no_match(
     tmp_path: Path, content: bytes, matched: bool
 ) -> None:
     source = "sysfs: {subsystem: hwmon, attr: {label: '*'}, uevent: {OF_NAME: gpio}}"

@@ -158,7 +158,7 @@ def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_
         (packed(member("a/" * 2000)), "no archive of `devhost capture`"),
     ],
 )
-def test_archive_that_is_none_is_refused(
+def test_no_archive_is_refused(
     content: bytes, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
@@ -168,9 +168,7 @@ def test_archive_that_is_none_is_refused(
     assert problem in done.stderr
 
 
-def test_capture_beyond_its_bound_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capture_beyond_its_bound_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
     tree = HostTree(tmp_path / "host")
     for minor in range(20):

@@ -29,9 +29,6 @@ DEVICE_IDS = st.one_of(
 )
 
 
-# ── names ──────────────────────────────────────────────────────────────────────────────
-
-
 @given(RESOURCE_NAMES, DEVICE_IDS)
 @example("a/3.0", "-")
 def test_cdi_names_are_always_legal(resource: str, device_id: str) -> None:
@@ -48,9 +45,6 @@ def test_cdi_names_are_distinct(resources: set[str], ids: set[str]) -> None:
     assert len({cdi.kind(name) for name in resources}) == len(resources)
     assert len({cdi.file_name(name) for name in resources}) == len(resources)
     assert len({cdi.qualified_name(T, name) for name in ids}) == len(ids)
-
-
-# ── the file ───────────────────────────────────────────────────────────────────────────
 
 
 def test_cdi_spec_of_a_whole_allocation() -> None:

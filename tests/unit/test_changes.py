@@ -40,7 +40,6 @@ ONE = snapshot(device("a"))
 
 
 def test_device_counts_held_back_is_not_missing() -> None:
-    """Nor those of a source that cannot be read: another scan follows."""
     tested = DeviceCount(RESOURCE.name)
     waiting = snapshot(skipped={"/dev/x": Verdict(Cause.SETTLING, "a second")})
     for now, missing in (

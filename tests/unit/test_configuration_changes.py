@@ -47,7 +47,7 @@ def between(old: Sequence[Section], new: Sequence[Section]) -> dict[str, Change]
     return {change.name.removeprefix("example.com/"): change for change in by_change}
 
 
-def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
+def test_changes_are_in_the_order_of_the_files() -> None:
     def some(*names: str, **keys: Any) -> list[dict[str, Any]]:
         return [resource(name, sources=[f"/dev/{name}"], **keys) for name in names]
 
@@ -110,11 +110,7 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
             {"backend": {"dra": ["*"]}, "preStart": [STEP]},
             {"backend": {"dra": ["gpu-*"]}, "replicas": 2},
             "switch",
-            [
-                f"backend: to the device plugin: {SWITCHES}",
-                f"replicas 1 → 2: {WAITS}",
-                "preStart",
-            ],
+            [f"backend: to the device plugin: {SWITCHES}", f"replicas 1 → 2: {WAITS}", "preStart"],
         ),
         ({"backend": {"dra": ["gpu-*"]}}, {"backend": {"dra": ["gpu-*", "x"]}}, "keep", []),
         ({"backend": {"dra": [NODE]}}, {"backend": "dra"}, "keep", []),
@@ -123,9 +119,7 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         (ELSEWHERE, {}, "start", ["new"]),
     ],
 )
-def test_changes_of_keys_say_effects(
-    old: Section, new: Section, action: str, reasons: list[str]
-) -> None:
+def test_changes_name_effects(old: Section, new: Section, action: str, reasons: list[str]) -> None:
     (change,) = between([resource(**old)], [resource(**new)]).values()
     assert (change.action, [*change.reasons]) == (action, reasons)
 
@@ -188,8 +182,6 @@ def test_changes_find_a_rename(old: list[Section], new: list[Section], renamed: 
     plan = between(old, new)
     assert [n for n, change in plan.items() if "renamed from" in str(change.reasons)] == [*renamed]
 
-
-# ── any two files ──
 
 SECTIONS: Final = st.fixed_dictionaries(
     {"sources": st.sampled_from([["/dev/x*"], ["/dev/y*"], [{"static": 2}], [{"static": 3}]])},

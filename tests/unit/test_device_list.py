@@ -142,7 +142,6 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
 
 
 def test_device_list_id_held_by_a_pod_stays() -> None:
-    """The ID leaves when the last pod has let it go, without a further wait; others leave as ever."""
     device_list, stream = served("a", "b")
     held = {"a"}
     device_list.ids_held_by_pods = lambda: held
@@ -183,7 +182,6 @@ def test_device_list_leaving_id_has_numa_nodes_only_if_the_others_have() -> None
 
 
 def test_device_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
-    """Listed ones stay."""
     entry, last = AdvertisedDevice(True, (2**63 - 1,)), f"{79_999:060}"
     device_list = DeviceList()
     device_list.update({last: entry})

@@ -23,13 +23,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
 
 
-# ── entries ──
-
-
 @pytest.mark.parametrize("source", SOURCES)
-def test_entries_beyond_limit_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_entries_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     (tmp_path / "d").mkdir()
     for number in range(9):
@@ -41,10 +36,9 @@ def test_entries_beyond_limit_fail(
 
 
 @pytest.mark.parametrize("character", ["x" * 4, "\N{GRINNING FACE}"])
-def test_entries_with_long_paths_count_more(
+def test_long_paths_count_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, character: str
 ) -> None:
-    """By the memory that they take: four bytes for each character where one needs them."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     monkeypatch.setattr("devhost.hostfs.files.ENTRY_BYTES", 100)
     (tmp_path / "d").mkdir()
@@ -63,9 +57,7 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [node.name for node in listing.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entry_quota_leaves_each_location_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     quota = EntryQuota(total=15)
     for location in (1, 2, 3):
         quota.add(location)
@@ -84,9 +76,6 @@ def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
     quota.remove(2)
     assert quota.try_take(2, 9) is None  # a thread that still runs
     assert quota.used == 4 + 2
-
-
-# ── entries that cannot be read ──
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
@@ -122,9 +111,6 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
     assert listing.unreadable
 
 
-# ── watches ──
-
-
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
     targets = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
@@ -153,9 +139,6 @@ def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
     (tmp_path / "shm" / "below").mkdir(parents=True)
     (tmp_path / "usb").mkdir()
     assert watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")})) == (2, "")
-
-
-# ── lists ──
 
 
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:

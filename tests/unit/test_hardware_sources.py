@@ -156,7 +156,7 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
 @pytest.mark.parametrize(
     ("kind", "variables_of_kind"), [("usb", USB_VARIABLES), ("pci", PCI_VARIABLES)]
 )
-def test_each_variable_of_a_source_is_an_option(
+def test_each_variable_is_an_option(
     kind: str, variables_of_kind: frozenset[str], tmp_path: Path
 ) -> None:
     tree = HostTree(tmp_path / "host")
@@ -191,7 +191,6 @@ def same(before: dict[str, NodeId], after: dict[str, NodeId], *, same_boot: bool
 
 
 def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
-    """Also those that share a port, or that nothing carries: by the number of the interface."""
     tree = HostTree(tmp_path / "host")
     tree.hardware(INTERFACES)
     before = without_file(tree)
@@ -208,10 +207,7 @@ def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_interface_that_comes_back_is_known_by_its_port_or_by_its_name(
-    tmp_path: Path, same_boot: bool
-) -> None:
-    """From another network namespace, or after a boot, and with another number."""
+def test_interface_comes_back_by_port_or_name(tmp_path: Path, same_boot: bool) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(INTERFACES)
     before = without_file(tree)
@@ -247,7 +243,6 @@ def test_interface_that_nothing_carries_is_not_the_next_one(tmp_path: Path) -> N
 
 
 def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> None:
-    """Such as a Bluetooth adapter, which has no file either."""
     tree = HostTree(tmp_path / "host")
     tree.hardware("platform serial0\n  bluetooth hci0\nplatform serial1\n  bluetooth hci1\n")
     before = without_file(tree, "bluetooth")

@@ -69,9 +69,6 @@ def state(files: HostFiles, text: str | bytes, mode: int = 0o644) -> str:
     return "/state"
 
 
-# ── readable, writable ─────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("how", ["readable", "writable"])
 def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: HostFiles) -> None:
     host = HostFiles()
@@ -121,9 +118,7 @@ def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidd
     assert (unknown or "") in (outcome.unknown or "")
 
 
-def test_file_check_that_may_not_be_read_names_the_setting(
-    files: HostFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_check_names_the_setting(files: HostFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path, number = state(files, "x"), errno.EACCES
     refuse = Mock(side_effect=OSError(number, os.strerror(number)))
     with monkeypatch.context() as patch:
@@ -178,9 +173,6 @@ def test_health_check_writable_on_read_only_filesystem_fails(files: HostFiles) -
         assert outcome.failure == "writable: /disk: Read-only file system"
 
 
-# ── file ───────────────────────────────────────────────────────────────────────────────
-
-
 def content(
     files: HostFiles, path: str, matches: str | list[str], allow: Policy | None = None
 ) -> Checked:
@@ -230,7 +222,6 @@ def test_file_check_of_other_than_a_regular_file_fails(files: HostFiles) -> None
 
 
 def test_file_check_below_a_private_directory_tells_nothing(files: HostFiles) -> None:
-    """Nor whether there is such a file; more attacks are in tests/security/test_checks.py."""
     private = Path(files.to_local("/private"))
     private.mkdir()
     (private / "file").write_text("secret")
@@ -252,8 +243,6 @@ def test_file_check_path_is_rendered_for_each_node(files: HostFiles) -> None:
     assert outcome.failure == "file: /state1: its content does not match 'good'"
     assert passed(checked(files, device(files, "/dev/0"), probe))
 
-
-# ── exec ───────────────────────────────────────────────────────────────────────────────
 
 ALLOWED = Policy(("*",), allow_exec=True, enforced=True)
 
@@ -298,10 +287,7 @@ def test_exec_check_of_missing_program_fails(files: HostFiles) -> None:
     assert "null byte" in str(commanded(files, token(), "true", "\0").failure)
 
 
-def test_exec_check_that_hangs_is_killed_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when it ignores the polite signals; what it said last is reported."""
+def test_hanging_exec_check_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids, begun = tmp_path / "pids", tmp_path / "begun"
     script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; > {begun}; wait"
     with monkeypatch.context() as patch:
@@ -315,7 +301,6 @@ def test_exec_check_that_hangs_is_killed_with_its_children(
 
 
 def test_exec_check_timeout_is_for_all_commands_together(files: HostFiles) -> None:
-    """A command for which no time is left is not started."""
     outcome = checked(
         files,
         token(),

@@ -76,9 +76,7 @@ def test_init_writes_what_is_offered_and_comments_out_the_rest(path: Path, tree:
         (b"?\nyes\nquit\n", ["ft232r-usb-uart"]),
     ],
 )
-def test_init_on_a_terminal_asks_for_each_device(
-    tree: HostTree, tmp_path: Path, typed: bytes, taken: list[str]
-) -> None:
+def test_init_asks_for_each(tree: HostTree, tmp_path: Path, typed: bytes, taken: list[str]) -> None:
     tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
     tree.char("/dev/kvm", 10, 232)
     tree.char("/dev/fuse", 10, 229)

@@ -88,7 +88,6 @@ async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
 
 
 async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
-    """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
     async with watching() as (locations, _):
         roots = [
@@ -108,7 +107,6 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
 
 
 async def test_inventory_new_root_waits_for_no_hanging_one(tmp_path: Path, slow: Slow) -> None:
-    """The operator points the resource away from a directory that hangs."""
     async with watching() as (locations, listener):
         await use(locations, listener, tmp_path / "slow")
         await use(locations, listener, tmp_path / "quick")
@@ -133,10 +131,9 @@ async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) 
         await listener.until(tmp_path / "slow")
 
 
-async def test_inventory_late_watch_is_followed_by_a_reading(
+async def test_inventory_late_watch_is_read(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reading had not waited for it; where it had, none follows."""
     async with watching() as (locations, listener):
         await use(locations, listener, tmp_path / "slow")
         monkeypatch.setattr(inventory, "_WATCH_S", 60)
@@ -147,7 +144,7 @@ async def test_inventory_late_watch_is_followed_by_a_reading(
         assert await listener.until(tmp_path / "quick") == []
 
 
-async def test_inventory_late_watch_of_a_removed_user_is_ignored(
+async def test_inventory_late_watch_of_nobody(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watching() as (locations, listener):
@@ -175,10 +172,7 @@ async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
         assert await listener.until("/sysroot") == []
 
 
-async def test_inventory_hanging_root_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no second reading meanwhile."""
+async def test_hanging_root_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 

@@ -35,9 +35,7 @@ dir virtual
 
 @needs_root
 @pytest.mark.parametrize("command", [["init"], ["devices", "ttyUSB0", "-o", "yaml"]])
-def test_own_kind_names_its_device_and_replaces_one_of_the_same_name(
-    command: list[str], tmp_path: Path
-) -> None:
+def test_own_kind_replaces_a_kind_of_its_name(command: list[str], tmp_path: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(HARDWARE)
     (tmp_path / "kinds.yaml").write_text(KINDS)
@@ -85,9 +83,7 @@ a:
         ),
     ],
 )
-def test_invalid_kinds_are_refused_with_each_place(
-    text: str, problems: list[str], tmp_path: Path
-) -> None:
+def test_invalid_kinds_are_refused(text: str, problems: list[str], tmp_path: Path) -> None:
     file = tmp_path / "kinds.yaml"
     file.write_text(text)
     result = CliRunner().invoke(main, ["init", "--kinds", str(file), "--root", str(tmp_path)])

@@ -30,9 +30,6 @@ def devices(*entries: str) -> str:
     return f"{KVM}    allocate: {{devices: [{', '.join(entries)}]}}\n"
 
 
-# ── files ──
-
-
 @pytest.mark.parametrize(
     "content", [KVM.encode(), b"\xef\xbb\xbf" + KVM.encode(), KVM.replace("\n", "\r\n").encode()]
 )
@@ -82,9 +79,6 @@ def test_loaded_require_raises_every_problem() -> None:
         loaded.require()
     assert caught.value.problems == loaded.problems
     assert str(caught.value).splitlines() == [str(problem) for problem in loaded.problems]
-
-
-# ── several configurations in a file ──
 
 
 def config_map(**values: str) -> str:
@@ -159,9 +153,6 @@ def test_problem_in_quoted_value_shows_the_line_of_the_value(tmp_path: Path) -> 
     assert (problem.excerpt.text, problem.excerpt.line) == ("    replcas: 2", 0)
 
 
-# ── bounds ──
-
-
 @pytest.mark.parametrize(
     ("text", "at", "says"),
     [
@@ -215,9 +206,6 @@ def test_problems_beyond_the_limit_are_cut_off_errors_apart_from_warnings() -> N
     assert any(": error: " in line for line in problems(f"{text}    replicas: 60000\n"))
 
 
-# ── problems ──
-
-
 def test_problems_of_a_wrong_part_hide_none_elsewhere() -> None:
     text = """version: v1
 resources:
@@ -242,9 +230,6 @@ other: 1
         *("f.yaml:3:11", "f.yaml:4:5", "f.yaml:7:16", "f.yaml:8:16", "f.yaml:10:43"),
         *("f.yaml:11:22", "f.yaml:13:20", "f.yaml:16:9", "f.yaml:17:1"),
     ]
-
-
-# ── valid files ──
 
 
 def test_x_keys_hold_anchors_for_merge() -> None:
@@ -290,8 +275,6 @@ def test_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, A
 
     assert loaded(short) == loaded(long)
 
-
-# ── the policy ──
 
 ASKING: Final = KVM + "    allocate: {mounts: [/var/run/x], devices: [/var/run/y]}\n"
 

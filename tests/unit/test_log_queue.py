@@ -48,10 +48,7 @@ def drain(descriptor: int, size: int) -> None:
         size -= len(os.read(descriptor, size))
 
 
-async def test_log_lines_beyond_queue_are_dropped(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first ones arrive in order, then how many are missing; then the log goes on."""
+async def test_log_drops_lines(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "QUEUE_MAX", 50)
     writer = LogQueue(pipe[1])
     writer.setFormatter(Formatter())

@@ -96,9 +96,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path.stem, before, after
 
 
-def test_written_file_runs_unchanged_and_after_another_boot(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_written_file_runs_also_after_another_boot(machine: Machine, tmp_path: Path) -> None:
     name, before, after = machine
     text, flags = written(before)
     (tmp_path / "first.yaml").write_text(text)
@@ -138,7 +136,6 @@ def test_written_file_says_why_the_rest_is_commented_out(machine: Machine) -> No
 
 
 def test_written_file_is_the_same_after_another_boot(machine: Machine) -> None:
-    """But for what is there now, in comments, and the order of equal kinds."""
     before, after = (
         sorted(line for line in written(tree)[0].splitlines() if not line.strip().startswith("#"))
         for tree in machine[1:]

@@ -85,9 +85,6 @@ def test_resource_name_pattern_of_schema_is_the_rule(name: str) -> None:
     assert matches == (names.resource_name_problem(name) is None)
 
 
-# ── device IDs ──
-
-
 @given(st.text(max_size=63))
 def test_device_id_of_short_name_is_the_name(name: str) -> None:
     assert names.device_id(name) == name
@@ -98,9 +95,6 @@ def test_device_ids_of_long_names_are_distinct_and_readable(ends: list[str]) -> 
     ids = [names.device_id("x" * 60 + end) for end in ends]
     assert len(set(ids)) == len(ids)
     assert all(len(i) == names.DEVICE_ID_MAX == 63 and i.startswith("x" * 52) for i in ids)
-
-
-# ── natural order ──
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,6 @@ def test_offers_are_as_the_golden_file_shows() -> None:
 finds = st.sets(st.sampled_from("nmop"))
 
 
-# ── until nothing has to be read again, against one function over all nodes ──
-
 NAMES = "abcd"
 
 
@@ -189,9 +187,7 @@ HSM_BEHIND = [
     [("find", "b", {"o"}), ("find", "a", {"o"}), ("order", "bacd", 3)], {"a": {"o"}, "c": {"o"}}
 )
 @given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), finds))
-def test_offers_are_those_of_one_function_for_all(
-    steps: list[Any], before: Mapping[str, set[str]]
-) -> None:
+def test_offers_follow_one_function(steps: list[Any], before: Mapping[str, set[str]]) -> None:
     at = Driven(before)
     for kind, subject, value in steps:
         former, had = at.order, {name: set(keys) for name, keys in at.offers.items()}

@@ -69,8 +69,6 @@ def test_pattern_of_schema_refuses_no_glob_that_the_rule_takes(glob: str) -> Non
         (pattern.dev_problem, "[" * 1_000_000),
     ],
 )
-def test_text_as_long_as_a_file_is_searched_in_linear_time(
-    problem_of: Callable[[str], str | None], text: str
-) -> None:
+def test_long_text_takes_linear_time(problem_of: Callable[[str], str | None], text: str) -> None:
     """Else an edit stops the process for hours: the search lets no other thread run."""
     assert problem_of(text) is None

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backends.deviceplugin import directory as directory_module
-from devhost.backends.deviceplugin.directory import (
-    KUBELET_SOCKET,
-    KubeletSocket,
-    PluginDirectory,
-)
+from devhost.backends.deviceplugin.directory import KUBELET_SOCKET, KubeletSocket, PluginDirectory
 from devhost.errors import BackendGoneError
 
 
@@ -36,7 +32,6 @@ def listening() -> Iterator[None]:
 
 
 def test_kubelet_socket_of_each_kubelet_is_another(kubelet: KubeletSocket) -> None:
-    """Although filesystems give a number that is free again to the next file."""
     seen: set[object] = set()
     for _ in range(5):
         with listening():
@@ -60,7 +55,6 @@ def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.Mo
 
 
 def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
-    """Since it was first missed; what it was before does not count."""
     plugins = PluginDirectory(tmp_path / "plugins", tmp_path / "pr.sock")
     for began in (100.0, 200.0):
         plugins._check(began)

@@ -41,9 +41,6 @@ def shares(**counts: str) -> list[str]:
     return [f"{device}::{share}" for device, indices in counts.items() for share in indices]
 
 
-# ── the definition itself, by trying everything ────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class Case:
     """A request small enough to try all answers."""
@@ -140,8 +137,6 @@ def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None
         assert answer == natural(answer)
 
 
-# ── examples ───────────────────────────────────────────────────────────────────────────
-
 NUMA: dict[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (2,), "d": (1,)}
 FOUR = ("e1", "e2", "e3", "e4")
 
@@ -173,6 +168,5 @@ FOUR = ("e1", "e2", "e3", "e4")
 def test_preferred_devices_by_policy(
     policy: Preference, free: str | list[str], size: int, keys: dict[str, Any], answer: str
 ) -> None:
-    """Words are separated by blanks, for tests to be read."""
     available = free.split() if isinstance(free, str) else free
     assert ask(policy, available, size, **keys) == answer.split()

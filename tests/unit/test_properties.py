@@ -140,7 +140,6 @@ def test_hardware_node_is_offered_once(sticks: list[Stick], sources: list[str]) 
 def test_hardware_found_is_there(
     sticks: list[Stick], sources: list[str], random: Random, bus: int
 ) -> None:
-    """Places decide: neither the order nor the numbers of the kernel do."""
     shuffled = sorted(sticks, key=lambda _: random.random())
     _, before = devices(hardware(sticks), sources)
     _, again = devices(hardware(shuffled, bus, 40), sources)

@@ -49,7 +49,6 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
 
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
-    """While one asks all the time, another takes it and gives it up, each time."""
     lock, asking, ended = lock_of(tmp_path), lock_of(tmp_path), threading.Event()
 
     def ask() -> None:
@@ -95,7 +94,6 @@ def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
 
 
 def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
-    """By a pool that is deleted, beside a device plugin: others see the device plugin."""
     lock, second = lock_of(tmp_path), lock_of(tmp_path)
     assert not lock.join("pool")
     assert lock.acquire("plugin", "")
@@ -108,7 +106,6 @@ def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
 
 
 def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
-    """To code by what the kernel knows of the lock, whatever is in the file."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "gpu.example.com")
     assert not second.acquire(ME, "")
@@ -140,9 +137,7 @@ def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("place", ["", "/{}.lock"])
-def test_links_of_others_in_the_place_of_a_lock_are_not_followed(
-    tmp_path: Path, place: str
-) -> None:
+def test_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path, place: str) -> None:
     lock, elsewhere = lock_of(tmp_path), tmp_path / "elsewhere"
     path = tmp_path / (LOCKS + place.format(resource_hash(T)))
     path.parent.mkdir(exist_ok=True)

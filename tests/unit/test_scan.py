@@ -80,7 +80,6 @@ def test_scan_max_devices_is_kept_and_offered_stay(limit: int, sets: list[set[st
 
 
 def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     monkeypatch.setattr(scan, "SKIPPED_MAX", 3)
     scans = Files(tmp_path)
@@ -98,9 +97,7 @@ def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(scans.at(400).devices) == ["b", "c"]
 
 
-def test_scan_default_limit_is_not_for_max_devices_or_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan_max_devices_beats_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     (tmp_path / "more").mkdir()
     scans = Files(tmp_path / "more", "maxDevices: 3")
@@ -153,9 +150,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
         ]
     ),
 )
-def test_scan_not_thorough_finds_the_same(
-    changes: list[dict[str, str | None]], options: str
-) -> None:
+def test_scan_in_part_finds_the_same(changes: list[dict[str, str | None]], options: str) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
         source = "dev: {pattern: 'x/(?P<group>.).*', types: file}"
         scans = Files(Path(root), options, f"sources: [{{{source}}}]")
@@ -173,7 +168,6 @@ def test_scan_not_thorough_finds_the_same(
 
 
 def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
-    """A filesystem may give the inode of a file that was removed to the next one."""
     host = Scans(tmp_path, "sources: [directory: /x]")
     host.make("x/a", "x/other")
     former = host.scan().devices["a"].nodes[0].state
@@ -217,10 +211,7 @@ def test_scan_equal_inodes_are_one_file_where_it_has_several_names(
     assert host.scan(selection=replace(survey, nodes=nodes)).devices.keys() == names
 
 
-def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangling_link(
-    tmp_path: Path,
-) -> None:
-    """In any order of the sources: what one of them has excluded is there."""
+def test_scan_device_left_out_leaves_though_a_link_dangles(tmp_path: Path) -> None:
     excluded = Skipped.because(Cause.EXCLUDED, "/x/a", "excluded")
     dangling = Skipped.because(Cause.DANGLING, "/x/a", "dangling link")
     for skipped in ((excluded, dangling), (dangling, excluded), (dangling,)):
@@ -233,7 +224,6 @@ def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangli
 
 @needs_root
 def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
-    """Also with the inodes of those that have gone, and of the same device."""
     host = Scans(tmp_path, "sources: [directory: {path: /x, types: char}]")
     (tmp_path / "x").mkdir()
     former = [f"x/a{number}" for number in range(20)]
@@ -249,7 +239,6 @@ def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
 
 @needs_root
 def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None:
-    """When the odd one has left, also by a scan that asks nothing again of devices as they were."""
     tree = HostTree(tmp_path)
     for minor in range(3):
         numa = {"numa_node": f"{minor}"} if minor < 2 else {}

@@ -103,7 +103,7 @@ class Host(Scans):
             case "tmpfs":
                 self.mounts.enter_context(tmpfs(tree.at(rest)))
             case "events":
-                heard = {root for root in self.scanner.locations for root in root.subsystems}
+                heard = {name for root in self.scanner.locations for name in root.subsystems}
                 yield f"events: {' '.join(sorted(heard))}"
             case "pod":
                 yield from self._given(words)

@@ -41,9 +41,6 @@ async def test_in_thread_ends_idle_threads() -> None:
         await asyncio.to_thread(lambda: None)
 
 
-# ── blocking calls ──
-
-
 async def test_blocking_call_returns_or_fails() -> None:
     calls = BlockingCalls("calls")
     assert await calls.run(lambda: 42, patience=60) == 42
@@ -68,9 +65,7 @@ async def test_blocking_call_that_hangs_is_abandoned() -> None:
 
 
 @pytest.mark.parametrize("progress", [None, Progress()], ids=["in all", "each answer"])
-async def test_blocking_call_that_returned_while_the_loop_was_busy_is_in_time(
-    progress: Progress | None,
-) -> None:
+async def test_blocking_call_on_a_busy_loop_is_in_time(progress: Progress | None) -> None:
     """The loop learns of both at the same time: that it has returned, and that it is late."""
     returned = threading.Event()
 

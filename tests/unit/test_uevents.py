@@ -121,9 +121,7 @@ async def test_uevent_overrun_calls_all(fake: FakeSocket) -> None:
     events.close()
 
 
-async def test_uevents_without_socket_try_again(
-    fake: FakeSocket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_uevents_try_again(fake: FakeSocket, caplog: pytest.LogCaptureFixture) -> None:
     left: list[FakeSocket] = []
 
     def connect() -> FakeSocket:

@@ -33,7 +33,6 @@ async def test_watch_entry_created_renamed_or_removed_is_an_event(tmp_path: Path
 
 
 async def test_watch_written_file_is_an_event_only_with_writes(tmp_path: Path) -> None:
-    """A later subscriber for which it does not count does not end that."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").touch()
@@ -48,20 +47,13 @@ async def test_watch_written_file_is_an_event_only_with_writes(tmp_path: Path) -
         assert not plain.called.is_set()
 
 
-# ── trees ──
-
-
 async def test_watch_recursive_calls_again_once_a_new_tree_is_watched(tmp_path: Path) -> None:
-    """They came before the watch of their directory: there is one more call."""
     async with Watcher() as watcher:
         listener = await listen(watcher, tmp_path, recursive=True)
         (tmp_path / "x/y").mkdir(parents=True)
         await listener.call()
         (tmp_path / "x/y/f").touch()
         await listener.call()
-
-
-# ── directories that come, go and are replaced ──
 
 
 async def test_watch_symlink_to_directory_is_followed_when_replaced(tmp_path: Path) -> None:
@@ -78,11 +70,7 @@ async def test_watch_symlink_to_directory_is_followed_when_replaced(tmp_path: Pa
         assert await hears(watcher, listener, tmp_path / "targets/b")
 
 
-# ── several subscribers ──
-
-
 async def test_watch_subscribers_of_one_directory_share_its_watch(tmp_path: Path) -> None:
-    """By whatever path, and with or without all below it; it is watched while there is one."""
     d, link = tmp_path / "d", tmp_path / "link"
     d.mkdir()
     link.symlink_to(d)
@@ -103,9 +91,7 @@ async def test_watch_subscribers_of_one_directory_share_its_watch(tmp_path: Path
         assert watches() == 0
 
 
-async def test_watch_subscriber_closed_or_failing_in_its_callback_holds_up_no_other(
-    tmp_path: Path,
-) -> None:
+async def test_watch_failing_subscriber_holds_up_no_other(tmp_path: Path) -> None:
     d = tmp_path / "d"
     d.mkdir()
 
@@ -126,7 +112,6 @@ async def test_watch_subscriber_closed_or_failing_in_its_callback_holds_up_no_ot
 
 
 async def test_watch_new_targets_replace_the_former_ones(tmp_path: Path) -> None:
-    """A target of both lists is watched all the time; one that has left is not watched any longer."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
     a, b, c = (target(tmp_path / name) for name in ("a", "b", "c"))
@@ -141,9 +126,6 @@ async def test_watch_new_targets_replace_the_former_ones(tmp_path: Path) -> None
         assert watches() == 3
         heard = [await hears(watcher, listener, tmp_path / name) for name in "abc"]
         assert heard == [False, True, True]
-
-
-# ── whatever happens to a tree: when it is quiet, the directories of each target are watched ──
 
 
 DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]
@@ -220,6 +202,5 @@ def nearest_ancestor(target: WatchTarget) -> str:
 @example([("mkdir", "b"), ("mkdir", "b/x"), ("settle",), ("mkdir", "b/x/y"), ("rename", "b", "c")])
 @example([("mkdir", "b"), ("mkdir", "c"), ("mkdir", "c/x"), ("settle",), ("rename", "c", "b/x")])
 def test_watch_after_any_changes_is_of_the_targets_alone(steps: list[tuple[str, ...]]) -> None:
-    """A fresh file in each directory that counts has an event, and no other directory is watched."""
     with tempfile.TemporaryDirectory() as place:
         asyncio.run(watched_through(steps, Path(place)))

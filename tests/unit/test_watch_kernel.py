@@ -86,9 +86,7 @@ async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_a
     ]
 
 
-async def test_watch_that_becomes_degraded_calls_its_subscriber(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_degraded_watch_calls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = Inotify.add
 
     def refuse(self: Inotify, path: str, *, writes: bool) -> int:
@@ -104,9 +102,7 @@ async def test_watch_that_becomes_degraded_calls_its_subscriber(
             await listener.call()
 
 
-async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devhost.watch.inotify, "WATCHES_TOTAL_MAX", 10)
     monkeypatch.setattr(devhost.watch.inotify, "WATCHES_FEW", 3)
     for name in ("a", "b"):
@@ -120,9 +116,6 @@ async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
         assert second.subscription.polling_reason
         assert watches() == 10 + 2  # and the one above, which both have
         assert await hears(watcher, second, tmp_path / "b")
-
-
-# ── threads that take long: what happens until the event loop uses their watches ──
 
 
 class Held:
@@ -162,10 +155,7 @@ async def all_read(watcher: Watcher, place: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["made", "replaced", "moved out", "extended"])
-async def test_watch_directory_changed_while_it_is_being_added_is_watched(
-    tmp_path: Path, held: Held, change: str
-) -> None:
-    """The events of that came too early; the directories that exist in the end are watched."""
+async def test_watch_of_a_changing_directory(tmp_path: Path, held: Held, change: str) -> None:
     d, recursive = tmp_path / "top" / "d", change == "extended"
     if change == "made":
         d.rmdir()
@@ -189,9 +179,7 @@ async def test_watch_directory_changed_while_it_is_being_added_is_watched(
             assert watches() == 2
 
 
-async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
-    tmp_path: Path, held: Held
-) -> None:
+async def test_watch_closed_meanwhile_leaves_none(tmp_path: Path, held: Held) -> None:
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     async with Watcher() as watcher:
         second = await listen(watcher, top)
@@ -208,10 +196,7 @@ async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
         assert await hears(watcher, second, top)
 
 
-async def test_watch_on_a_hanging_filesystem_holds_up_only_its_own_targets(
-    tmp_path: Path, held: Held
-) -> None:
-    """Others are watched, and other targets of the same subscription; leaving is no wait either."""
+async def test_watch_that_hangs_holds_up_no_other(tmp_path: Path, held: Held) -> None:
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     before = descriptors()
     async with Watcher() as watcher:

@@ -42,7 +42,7 @@ def error_of(text: str) -> str:
         (("m", "e"), (5, 15), (5, 12)),  # merged: where it is written
     ],
 )
-def test_yaml_value_has_positions(
+def test_value_has_positions(
     path: yaml_tree.Path, at: tuple[int, int], key: tuple[int, int]
 ) -> None:
     text = "a: 1\nb:\n  - x\n  - c:  'y'\n    d: &d {e: f}\nm:\n  <<: *d\n"
@@ -121,9 +121,6 @@ def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list
 def test_yaml_key_no_string_is_found(text: str, path: yaml_tree.Path, at: tuple[int, int]) -> None:
     [(reported, _, position)] = yaml_tree.parse(text).problems
     assert (reported, position) == (path, at)
-
-
-# ── bounds ──
 
 
 def chain(first: str, link: str, length: int) -> str:
