@@ -12,17 +12,10 @@ from devhost.node.record_files import RecordFiles
 from tests.host.test_custody import A, B, CustodyFixture, FakeHolders, device, published, resource
 
 
-def record(uid: str, boot: str = "", **keys: Any) -> ClaimRecord:
+def record(uid: str, **keys: Any) -> ClaimRecord:
     device = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", scope=0, **keys)
-    return ClaimRecord(
-        claim=uid,
-        driver="devhost",
-        namespace="default",
-        name=uid,
-        boot=boot,
-        state="completed",
-        devices=[device],
-    )
+    of: Any = {"driver": "devhost", "namespace": "default", "boot": ""}
+    return ClaimRecord(claim=uid, name=uid, state="completed", devices=[device], **of)
 
 
 def state_file(directory: Path) -> RecordFiles:

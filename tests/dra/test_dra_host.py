@@ -23,7 +23,7 @@ from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
-from tests.dra.world import NODE, NODE_PATH, World, eventually
+from tests.dra.world import NODE, NODE_PATH, World, eventually, failing
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -139,13 +139,9 @@ async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch
 async def test_pool_that_stays_is_logged_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(verb: str, _path: str) -> None:
-        if verb == "DELETE":
-            raise StatusError(403, "forbidden")
-
     async with world.serve(TOKENS.replace("/token", "/former"), "example.com/former"):
         pass
-    world.api.fault = refuse
+    world.api.fault = failing(403, "forbidden", "DELETE")
     monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.0)
     async with world.run(TOKENS):
         await eventually(lambda: sum(verb == "DELETE" for verb, _, _ in writes(world)) > 2)
@@ -428,20 +424,16 @@ async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(wor
         await world.until_published("0", "1", "2")
 
 
-async def test_removed_registry_ends_the_process(world: World, removed_mount: Path) -> None:
-    async with world.serve(TOKENS, TOKEN):
-        shutil.rmtree(world.kubelet.registry)
-        world.kubelet.registry.symlink_to(removed_mount)
-        with pytest.raises(BackendGoneError, match="plugins_registry was removed"):
-            await world.ended()
-
-
-async def test_removed_cdi_directory_ends_the_process(world: World, removed_mount: Path) -> None:
+@pytest.mark.parametrize(("directory", "name"), [("registry", "plugins_registry"), ("cdi", "cdi")])
+async def test_removed_directory_ends_the_process(
+    world: World, removed_mount: Path, directory: str, name: str
+) -> None:
     async with world.serve(TOKENS, TOKEN):
         await world.prepare("u", TOKEN, "0")
-        shutil.rmtree(world.cdi)
-        world.cdi.symlink_to(removed_mount)
-        with pytest.raises(BackendGoneError, match="cdi was removed"):
+        path = world.cdi if directory == "cdi" else world.kubelet.registry
+        shutil.rmtree(path)
+        path.symlink_to(removed_mount)
+        with pytest.raises(BackendGoneError, match=f"{name} was removed"):
             await world.ended()
 
 
@@ -563,7 +555,7 @@ async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world
         first = await world.kubelet.prepare(name, "u")
         spec = world.spec()
         shutil.rmtree(world.cdi)
-        world.api.fault = _broken
+        world.api.fault = failing(500, "broken")
         assert await world.kubelet.prepare(name, "u") == first
         assert world.spec() == spec
         assert not await world.kubelet.unprepare(name, "u")
@@ -572,31 +564,24 @@ async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world
         assert not world.cdi_files()
 
 
-def _broken(_verb: str, _path: str) -> None:
-    raise StatusError(500, "broken")
-
-
-async def test_a_container_can_start_again_after_a_kill_and_a_lost_directory(world: World) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_cdi_file_is_written_after_a_kill_and_a_lost_directory(
+    world: World, is_late: bool
+) -> None:
+    """Before anybody asks, or when it can be written."""
     async with world.serve(SERIALS, SERIAL):
         await world.prepare("u", SERIAL, "fake-null")
         spec = world.spec()
     shutil.rmtree(world.cdi)
-    world.api.fault = _broken
+    if is_late:
+        world.cdi.write_text("a file")
+    else:
+        world.api.fault = failing(500, "broken")
     async with world.run(SERIALS):
-        await eventually(world.cdi_files)
-        assert world.spec() == spec, "before anybody asks"
-
-
-async def test_cdi_file_is_written_later_than_the_start(world: World) -> None:
-    async with world.serve(SERIALS, SERIAL):
-        await world.prepare("u", SERIAL, "fake-null")
-        spec = world.spec()
-    shutil.rmtree(world.cdi)
-    world.cdi.write_text("a file")
-    async with world.serve(SERIALS, SERIAL):
-        world.cdi.unlink()
-        served = world.served(SERIAL)
-        served.scan.request()
+        if is_late:
+            await registered(world, SERIAL)
+            world.cdi.unlink()
+            world.served(SERIAL).scan.request()
         await eventually(world.cdi_files)
         assert world.spec() == spec
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
@@ -150,22 +149,6 @@ async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None
         assert not world.records()
         assert await manager.prepare("b", name) == ["dra.devhost/claim=cnew-s0"]
         assert [record["claim"] for record in world.records()] == ["new"]
-
-
-async def test_the_api_server_is_away(world: World, manager: DraManager) -> None:
-    def away(_verb: str, _path: str) -> None:
-        raise StatusError(503, "away")
-
-    async with world.run(TOKENS, until=TOKEN):
-        name = reserved(world, "u", TOKEN, "0", pods="a")
-        await manager.prepare("a", name)
-        world.api.fault = away
-        world.api.break_watches()
-        await world.until(TOKEN, State.WAITING, "503 away")
-        assert len(world.slices()) == 1
-        assert not await manager.unprepare("a", name)
-        world.api.fault = lambda _verb, _path: None
-        await world.until(TOKEN, State.REGISTERED)
 
 
 async def test_a_checkpoint_of_either_version_is_read(world: World, manager: DraManager) -> None:

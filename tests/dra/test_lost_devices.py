@@ -17,8 +17,7 @@ from devhost.backends.dra.taints import Evictions, device_taints
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Node, Snapshot, Verdict
 from devhost.model.records import ClaimedDevice
-from devhost.model.resource_state import State
-from tests.dra.test_dra_host import a_link_to_null, lead_to_zero
+from tests.dra.test_dra_host import SERIAL, a_link_to_null, lead_to_zero
 from tests.dra.world import World, eventually
 
 T: Final = "example.com/t"
@@ -35,19 +34,12 @@ resources:
 """
 
 
-async def with_claim(world: World, device: str) -> str:
-    """Register, and prepare a claim for a device; return its name."""
-    await world.kubelet.register()
-    await world.until(T, State.REGISTERED)
-    return await world.prepare("u", T, device)
-
-
 async def test_lost_device_evicts_pods_and_stays_until_the_claim_ends(world: World) -> None:
     for name in "abc":
         (world.devices / name).touch()
     keys = {"evict": "true", "evictAfter": "100ms"}
-    async with world.run(config_of(world, **keys)):
-        name = await with_claim(world, "a")
+    async with world.serve(config_of(world, **keys), T):
+        name = await world.prepare("u", T, "a")
         await world.until_published("a", "b", "c")
         (world.devices / "a").unlink()
         (world.devices / "b").unlink()
@@ -63,8 +55,8 @@ async def test_lost_device_evicts_pods_and_stays_until_the_claim_ends(world: Wor
 
 async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> None:
     (world.devices / "a").touch()
-    async with world.run(config_of(world, evict="true", evictAfter="1h")):
-        await with_claim(world, "a")
+    async with world.serve(config_of(world, evict="true", evictAfter="1h"), T):
+        await world.prepare("u", T, "a")
         (world.devices / "a").unlink()
         await world.until_tainted(a=MISSING)
         (world.devices / "a").touch()
@@ -79,8 +71,8 @@ async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> Non
 async def test_device_removed_by_an_edit_evicts_nobody(world: World, edit: tuple[str, str]) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
-    async with world.run(config):
-        name = await with_claim(world, "a")
+    async with world.serve(config, T):
+        name = await world.prepare("u", T, "a")
         world.reload(config.replace(*edit))
         await eventually(lambda: world.taints().get("a"), world.taints)
         assert world.taints()["a"] == "devhost/unhealthy=not-offered:NoSchedule"
@@ -92,9 +84,8 @@ async def test_device_that_comes_back_with_another_number_evicts_its_pods(world:
     """Containers that run have the former node; those of a new sandbox have the present one."""
     link, config = a_link_to_null(world)
     config = config.replace("backend: dra", "backend: dra\n    evict: true\n    evictAfter: 0s")
-    async with world.serve(config):
-        await world.until("example.com/serial", State.REGISTERED)
-        name = await world.prepare("u", "example.com/serial", "tty0")
+    async with world.serve(config, SERIAL):
+        name = await world.prepare("u", SERIAL, "tty0")
         lead_to_zero(link)
         await world.until_tainted(tty0="devhost/unhealthy=renumbered:NoExecute")
         await world.kubelet.prepare(name, "u")
@@ -105,9 +96,8 @@ async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World
     link, config = a_link_to_null(world)
     keys = "evict: true, evictAfter: 0s, replicas: 2, maxPerContainer: 1"
     config = config.replace("backend: dra", "backend: dra\n    " + keys.replace(", ", "\n    "))
-    async with world.serve(config):
-        await world.until("example.com/serial", State.REGISTERED)
-        names = {uid: world.claim(uid, "example.com/serial", "tty0", shareID=uid) for uid in "uv"}
+    async with world.serve(config, SERIAL):
+        names = {uid: world.claim(uid, SERIAL, "tty0", shareID=uid) for uid in "uv"}
         for uid, name in names.items():
             assert not (await world.kubelet.prepare(name, uid)).error
         lead_to_zero(link)
@@ -115,7 +105,7 @@ async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World
         await world.until_tainted(**renumbered)
         await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
-        assert world.publication("example.com/serial").taints["tty0"].cause == "renumbered"
+        assert world.publication(SERIAL).taints["tty0"].cause == "renumbered"
         assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
@@ -123,8 +113,8 @@ async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World
 async def test_restart_with_a_lost_device_evicts_nobody(world: World) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
-    async with world.run(config):
-        await with_claim(world, "a")
+    async with world.serve(config, T):
+        await world.prepare("u", T, "a")
     (world.devices / "a").unlink()
     async with world.serve(config):
         await world.until_tainted(a="devhost/unhealthy=not-offered:NoSchedule")

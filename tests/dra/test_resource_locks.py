@@ -6,10 +6,9 @@ from typing import Final
 
 import pytest
 
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from tests.dra.world import NODE, World, eventually
+from tests.dra.world import NODE, World, eventually, failing
 from tests.support.daemon import Daemon
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
@@ -88,10 +87,6 @@ async def test_rollout_offers_by_one_backend(
             _, allocatable = (await kubelet.capacity()).get(X, (0, 0))
             seen.append((min(before, len(world.published())), allocatable))
 
-    def keep_slices(verb: str, _path: str) -> None:
-        if verb == "DELETE":
-            raise StatusError(503, "away")
-
     def offers(backend: str, count: int) -> bool:
         return seen[-1:] == [(count, 0) if backend == "dra" else (0, count)]
 
@@ -103,7 +98,7 @@ async def test_rollout_offers_by_one_backend(
                 await second.until(X, State.WAITING, "another instance of devhost serves it")
                 (world.devices / "x" / "x2").touch()
                 await eventually(lambda: offers(backends[0], 3), lambda: seen[-1:])
-                world.api.fault = keep_slices
+                world.api.fault = failing(503, "away", "DELETE")
                 await world.stop()
                 if backends[0] == "dra":
                     await second.until(X, State.WAITING, "its slices are not deleted yet")

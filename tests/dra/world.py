@@ -20,7 +20,7 @@ from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSett
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
-from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
+from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, DraKubelet, claim, node
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
@@ -239,6 +239,16 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             driver_name=driver, pool_name=f"{NODE}/{resource}", device_name=device, share_id=share
         )
         self.pods.setdefault(pod, []).append((claim, claimed))
+
+
+def failing(code: int, text: str, verb: str = "", path: str = "") -> Callable[[str, str], None]:
+    """Return a fault of the API server: of each request of a verb and below a path."""
+
+    def fail(of_verb: str, of_path: str) -> None:
+        if of_verb.startswith(verb) and of_path.startswith(path):
+            raise StatusError(code, text)
+
+    return fail
 
 
 async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:

@@ -1,6 +1,5 @@
 """From an old and a new configuration to what a host does about each resource."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -45,28 +44,6 @@ def between(old: Sequence[Section], new: Sequence[Section]) -> dict[str, Change]
     """Return the changes by name, without the domain."""
     by_change = changes(config(*old), config(*new), NODE)
     return {change.name.removeprefix("example.com/"): change for change in by_change}
-
-
-def test_changes_are_in_the_order_of_the_files() -> None:
-    def some(*names: str, **keys: Any) -> list[dict[str, Any]]:
-        return [resource(name, sources=[f"/dev/{name}"], **keys) for name in names]
-
-    old = some("z", "keep", "update", "register", "y")
-    new = [
-        *some("start"),
-        *some("register", preStart=[STEP]),
-        *some("update", replicas=2),
-        *some("keep"),
-    ]
-    plan = between(old, new)
-    assert [(name, str(change.action)) for name, change in plan.items()] == [
-        ("start", "start"),
-        ("register", "reregister"),
-        ("update", "update"),
-        ("keep", "keep"),
-        ("z", "drain"),
-        ("y", "drain"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -205,13 +182,6 @@ def configs(draw: st.DrawFn) -> Config:
 
 def here(of: Config) -> list[Resource]:
     return [resource for resource in of.resources if resource.applies_to(NODE)]
-
-
-@given(configs())
-def test_changes_of_an_equal_file_are_none(same: Config) -> None:
-    plan = changes(same, copy.deepcopy(same), NODE)
-    assert [change.resource for change in plan] == here(same)
-    assert all((change.action, change.reasons) == (Action.KEEP, ()) for change in plan)
 
 
 @given(st.none() | configs(), configs())

@@ -131,28 +131,20 @@ async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) 
         await listener.until(tmp_path / "slow")
 
 
-async def test_inventory_late_watch_is_read(
-    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_inventory_late_watch(
+    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
+    """It is followed by a reading, unless its user was removed meanwhile."""
     async with watching() as (locations, listener):
         await use(locations, listener, tmp_path / "slow")
         monkeypatch.setattr(inventory, "_WATCH_S", 60)
+        if is_removed:
+            locations.unsubscribe("user")
+            await asyncio.sleep(0)
         slow.release.set()
-        await listener.until(tmp_path / "slow")
-        await use(locations, listener, tmp_path / "quick")
-        (tmp_path / "quick" / "a").touch()
-        assert await listener.until(tmp_path / "quick") == []
-
-
-async def test_inventory_late_watch_of_nobody(
-    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with watching() as (locations, listener):
-        await use(locations, listener, tmp_path / "slow")
-        monkeypatch.setattr(inventory, "_WATCH_S", 60)
-        locations.unsubscribe("user")
-        await asyncio.sleep(0)
-        slow.release.set()
+        if not is_removed:
+            await listener.until(tmp_path / "slow")
         await use(locations, listener, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
         assert await listener.until(tmp_path / "quick") == []

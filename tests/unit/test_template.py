@@ -93,7 +93,3 @@ def test_template_variable_without_value_is_named() -> None:
         Template.parse("${id}-${serial}").render({"id": "a"})
     assert caught.value.name == "serial"
     assert str(caught.value) == "${serial} has no value"
-
-
-def test_template_empty_value_is_a_value() -> None:
-    assert Template.parse("a${id}b").render({"id": ""}) == "ab"

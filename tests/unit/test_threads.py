@@ -115,21 +115,6 @@ async def test_blocking_calls_abandoned_are_bounded() -> None:
     assert await calls.run(int) == 0
 
 
-async def test_blocking_calls_serial_run_one_after_the_other() -> None:
-    release, done = threading.Event(), list[str]()
-
-    def first() -> None:
-        release.wait()
-        done.append("first")
-
-    calls = BlockingCalls("calls", serial=True)
-    calling = asyncio.gather(calls.run(first), calls.run(lambda: done.append("second")))
-    await asyncio.sleep(0.01)
-    release.set()
-    await calling
-    assert done == ["first", "second"]
-
-
 async def test_blocking_call_waits_for_a_serial_one_whose_caller_was_cancelled() -> None:
     """The former was not late: that it has not returned yet says nothing of the host."""
     release, begun = threading.Event(), threading.Event()
