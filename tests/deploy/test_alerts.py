@@ -42,7 +42,7 @@ def parsed(case: str) -> tuple[list[Series], dict[str, int]]:
 
 
 _, *CASES = Path(__file__).with_name("alerts.txt").read_text().split("\n== ")
-WELL, _ = parsed(CASES[0])
+WELL = parsed(CASES[0])[0]
 
 
 def identity(series: Series) -> dict[str, str]:

@@ -835,7 +835,7 @@ async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
     async with world.serve(TOKENS, TOKEN):
         for uid in ("u", "v"):  # for one device
-            await world.prepare(uid, TOKEN, "0")
+            await world.kubelet.prepare(world.claim(uid, TOKEN, "0"), uid)
         text = metrics(world)
     for line in (
         "devhost_dra_slices 1.0",

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -192,19 +193,15 @@ class Cluster:
 
     def complete(self) -> list[int]:
         pools = [entry["spec"]["pool"] for entry in self.slices.values()]
-        return [
-            generation
-            for generation in {pool["generation"] for pool in pools}
-            if {generation: sum(pool["generation"] == generation for pool in pools)}
-            == {
-                pool["generation"]: pool["resourceSliceCount"]
-                for pool in pools
-                if pool["generation"] == generation
-            }
-        ]
+        counts = Counter(pool["generation"] for pool in pools)
+        return [at for at, count in counts.items() if needed(pools, at) == {count}]
 
     def devices(self) -> list[object]:
         return [device for _, s in sorted(self.slices.items()) for device in s["spec"]["devices"]]
+
+
+def needed(pools: Sequence[Json], generation: int) -> set[int]:
+    return {pool["resourceSliceCount"] for pool in pools if pool["generation"] == generation}
 
 
 def listed(count: int, first: int = 0) -> Sequence[Json]:

@@ -1,9 +1,12 @@
 """From an old and a new configuration to what a host does about each resource."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,56 +49,16 @@ def between(old: Sequence[Section], new: Sequence[Section]) -> dict[str, Change]
     return {change.name.removeprefix("example.com/"): change for change in by_change}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "action", "reasons"),
-    [
-        # the same in other words
-        ({}, {"replicas": 1, "topology": "auto", "allocate": {}, "preStart": []}, "keep", []),
-        ({}, {"sources": [{"glob": {"paths": "/dev/x*"}}]}, "keep", []),
-        ({"removeMissingAfter": "60s"}, {"removeMissingAfter": "1m"}, "keep", []),
-        (HERE, {"nodeNames": [NODE]}, "keep", []),
-        # one key
-        ({}, {"sources": ["/dev/y*"]}, "update", ["sources"]),
-        ({}, {"allocate": {"devices": []}}, "update", ["allocate"]),
-        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices 4 → 2"]),
-        ({}, {"minDevices": 2}, "update", ["minDevices default → 2"]),
-        (SHARED, {}, "update", ["overlap allow → deny"]),
-        ({}, {"topology": 0}, "update", ["topology auto → 0"]),
-        ({}, {"removeMissingAfter": "never"}, "update", ["removeMissingAfter"]),
-        ({"health": ["readable"]}, {}, "update", ["health"]),
-        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP, STEP]}, "update", ["preStart"]),
-        ({}, {"preStart": [STEP]}, "reregister", [REGISTERS]),
-        ({"preStart": [STEP]}, {}, "reregister", [REGISTERS]),
-        # other IDs of nodes; tokens are none
-        ({}, {"id": "${name}"}, "update", [f"id: {WAITS}"]),
-        ({}, {"group": "${name}"}, "update", [f"group: {WAITS}"]),
-        ({}, {"replicas": 3}, "update", [f"replicas 1 → 3: {WAITS}"]),
-        ({"replicas": 2}, {}, "update", [f"replicas 2 → 1: {WAITS}"]),
-        ({"replicas": 3}, {"replicas": 2}, "update", ["replicas 3 → 2"]),
-        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas 2 → 3"]),
-        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas 1 → 2"]),
-        # several keys, in the order of the language; the first to blame
-        (
-            {},
-            {"preStart": [STEP], "replicas": 2, **HERE, "id": "${name}"},
-            "reregister",
-            [f"id: {WAITS}", "replicas 1 → 2", REGISTERS],
-        ),
-        # the other backend; its globs alone change nothing here
-        ({}, {"backend": "dra"}, "switch", [f"backend: to DRA: {SWITCHES}"]),
-        (
-            {"backend": {"dra": ["*"]}, "preStart": [STEP]},
-            {"backend": {"dra": ["gpu-*"]}, "replicas": 2},
-            "switch",
-            [f"backend: to the device plugin: {SWITCHES}", f"replicas 1 → 2: {WAITS}", "preStart"],
-        ),
-        ({"backend": {"dra": ["gpu-*"]}}, {"backend": {"dra": ["gpu-*", "x"]}}, "keep", []),
-        ({"backend": {"dra": [NODE]}}, {"backend": "dra"}, "keep", []),
-        # other nodes
-        ({}, ELSEWHERE, "drain", ["removed"]),
-        (ELSEWHERE, {}, "start", ["new"]),
-    ],
-)
+def effects() -> Iterator[tuple[Section, Section, str, list[str]]]:
+    """Yield the cases of changes.yaml."""
+    text = Path(__file__).with_name("changes.yaml").read_text()
+    texts = {"WAITS": WAITS, "SWITCHES": SWITCHES, "REGISTERS": REGISTERS}
+    for old, new, action, reasons in yaml.safe_load(text):
+        pattern = re.compile("|".join(texts))
+        yield old, new, action, [pattern.sub(lambda name: texts[name[0]], r) for r in reasons]
+
+
+@pytest.mark.parametrize(("old", "new", "action", "reasons"), [*effects()])
 def test_changes_name_effects(old: Section, new: Section, action: str, reasons: list[str]) -> None:
     (change,) = between([resource(**old)], [resource(**new)]).values()
     assert (change.action, [*change.reasons]) == (action, reasons)
