@@ -12,7 +12,7 @@ from click import Option
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
 from tests.deploy.helm import NAMESPACE, Helm
-from tests.deploy.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
+from tests.deploy.values import EVERYTHING, EXAMPLES, REFUSED, SETS, TOKENS, Values, example
 from tools.helm import CHART, RefusedError
 
 GOLDEN: Final = Path(__file__).with_name("golden")
@@ -89,32 +89,12 @@ def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: s
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
 
 
-DRA: Final[Values] = {"dra": {"enabled": True}, "cdi": {"enabled": True}}
-
-
 def test_older_kubernetes_is_refused(helm: Helm) -> None:
     with pytest.raises(RefusedError, match=r"1\.28\.0-0"):
         helm.render({}, "1.27")
 
 
-REFUSED: Final[list[tuple[Values, str]]] = [
-    ({"log": None}, "log: has no value; remove the key"),
-    ({"http": {"statusPort": 9110}}, "are both 9110"),
-    (
-        DRA | {"kubelet": {"rootDir": f"/{'a' * 60}/"}},
-        "the paths of sockets of the driver test-devhost would be too long",
-    ),
-    *(
-        (
-            {"image": image},
-            "set image.registry, such as docker.io/ACCOUNT, or image.digest, or image.pullP",
-        )
-        for image in ({"repository": "library/devhost", "tag": "1"}, {"pullPolicy": "Always"})
-    ),
-]
-
-
-@pytest.mark.parametrize(("values", "message"), REFUSED)
+@pytest.mark.parametrize(("values", "message"), REFUSED["contradictions"])
 def test_contradicting_values_are_refused(helm: Helm, values: Values, message: str) -> None:
     with pytest.raises(RefusedError) as refused:
         helm.render(values)

@@ -135,7 +135,7 @@ async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) 
 async def test_inventory_late_watch(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
-    """It is followed by a reading, unless its user was removed meanwhile."""
+    """A reading follows the watch, unless its user was removed meanwhile."""
     async with watching() as (locations, listener):
         await use(locations, listener, tmp_path / "slow")
         monkeypatch.setattr(inventory, "_WATCH_S", 60)

@@ -243,31 +243,10 @@ def test_x_keys_hold_anchors_for_merge() -> None:
     assert [problem.path for problem in loads(used).problems] == ["resources[0].allocate.env"]
 
 
-@pytest.mark.parametrize(
-    ("short", "long"),
-    [
-        ({"sources": ["/dev/x*"]}, {"sources": [{"glob": {"paths": ["/dev/x*"]}}]}),
-        ({"sources": [{"glob": ["/x", "/y"]}]}, {"sources": [{"glob": {"paths": ["/x", "/y"]}}]}),
-        ({"sources": [{"directory": "/x"}]}, {"sources": [{"directory": {"path": "/x"}}]}),
-        ({"sources": [{"dev": "kvm"}]}, {"sources": [{"dev": {"pattern": "kvm"}}]}),
-        ({"sources": [{"static": 3}]}, {"sources": [{"static": {"count": 3}}]}),
-        ({"sources": [{"static": ["a"]}]}, {"sources": [{"static": {"ids": ["a"]}}]}),
-        (
-            {"sources": [{"directory": {"path": "/x", "include": "a", "types": "char"}}]},
-            {"sources": [{"directory": {"path": "/x", "include": ["a"], "types": ["char"]}}]},
-        ),
-        ({"id": "${name}", "nodeNames": "a*"}, {"id": ["${name}"], "nodeNames": ["a*"]}),
-        ({"allocate": {"env": {"A": "b"}}}, {"allocate": {"env": {"A": {"value": "b"}}}}),
-        ({"allocate": {"devices": ["/dev/a"]}}, {"allocate": {"devices": [{"hostPath": "/dev/a"}]}}),
-        ({"allocate": {"mounts": ["/a"]}}, {"allocate": {"mounts": [{"hostPath": "/a"}]}}),
-        ({"health": "readable"}, {"health": {"checks": ["readable"]}}),
-        ({"health": {"exec": ["x"]}}, {"health": {"checks": [{"exec": ["x"]}]}}),
-        (
-            {"health": {"checks": {"file": {"path": "/x", "matches": "y"}}}},
-            {"health": {"checks": [{"file": {"path": "/x", "matches": ["y"]}}]}},
-        ),
-    ],
-)  # fmt: skip
+SHORTHAND: Final = yaml.safe_load(Path(__file__).with_name("shorthand.yaml").read_text())
+
+
+@pytest.mark.parametrize(("short", "long"), SHORTHAND)
 def test_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, Any]) -> None:
     def loaded(part: dict[str, Any]) -> Config:
         resource = {"name": "example.com/a", "sources": [{"dev": "kvm"}], **part}
