@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +36,6 @@ def ask(
     free, needed = offered(*available), offered(*must)
     chosen = preferred(policy, free, needed, size, replicas=replicas, numa_nodes=numa or {})
     return [share.id for share in chosen]
-
-
-def shares(**counts: str) -> list[str]:
-    """Return the named shares of devices: ``a="02"`` is a::0 and a::2."""
-    return [f"{device}::{share}" for device, indices in counts.items() for share in indices]
 
 
 @dataclass(frozen=True)
@@ -137,36 +134,11 @@ def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None
         assert answer == natural(answer)
 
 
-NUMA: dict[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (2,), "d": (1,)}
-FOUR = ("e1", "e2", "e3", "e4")
+CASES: Final = yaml.safe_load(Path(__file__).with_name("preference.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("policy", "free", "size", "keys", "answer"),
-    [
-        # The most used devices, so that b stays whole; and the least used ones.
-        ("packed", shares(a="01", b="012", c="2", d="0"), 3, {"replicas": 3}, "a::0 c::2 d::0"),
-        ("spread", shares(a="01", b="012", c="2", d="012"), 3, {"replicas": 3}, "a::0 b::0 d::0"),
-        ("packed", "c10 c9 c1", 2, {}, "c1 c9"),
-        ("spread", ["c::10", "c::9", "c::2"], 2, {"replicas": 11}, "c::2 c::9"),
-        ("packed", "a b", 2, {"must": "x"}, "a x"),
-        # As few nodes as possible, and of several, the one with just enough devices.
-        ("numa", "b c d", 1, {"numa": NUMA}, "c"),
-        ("numa", "a e1 e2 e3 e4", 2, {"numa": NUMA | dict.fromkeys(FOUR, (5,))}, "e1 e2"),
-        ("numa", "a b c d", 2, {"numa": NUMA}, "b d"),
-        ("numa", "a b c d", 3, {"numa": NUMA}, "a b d"),
-        ("numa", "a b c d", 2, {"numa": NUMA, "must": "c"}, "a c"),
-        # The node of what must be included serves others too.
-        ("numa", "c e f", 2, {"numa": NUMA | {"e": (0,), "f": (0,)}, "must": "a"}, "a e"),
-        # One of a device's nodes is enough; devices without a node come last.
-        ("numa", "a b c", 2, {"numa": {"a": (0,), "b": (1,), "c": (1, 2)}}, "b c"),
-        ("numa", "a b w", 2, {"numa": NUMA}, "a b"),
-        # Distinct devices go before nodes.
-        ("numa", shares(a="01", b="01"), 2, {"replicas": 2, "numa": NUMA}, "a::0 b::0"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "free", "size", "keys", "answer"), CASES)
 def test_preferred_devices_by_policy(
-    policy: Preference, free: str | list[str], size: int, keys: dict[str, Any], answer: str
+    policy: Preference, free: str, size: int, keys: dict[str, Any], answer: str
 ) -> None:
-    available = free.split() if isinstance(free, str) else free
-    assert ask(policy, available, size, **keys) == answer.split()
+    assert ask(policy, free.split(), size, **keys) == answer.split()
