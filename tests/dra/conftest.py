@@ -8,7 +8,7 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from tests.dra.world import PodResourcesLists, World
+from tests.dra.world import World
 
 
 @pytest.fixture
@@ -21,12 +21,6 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async with node.api.running():
         yield node
     await server.stop(None)
-
-
-@pytest.fixture
-def lists(world: World) -> PodResourcesLists:
-    """Return the lists that the pod-resources API of the node answers."""
-    return world.lists
 
 
 @pytest.fixture

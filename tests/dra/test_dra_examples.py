@@ -79,7 +79,7 @@ async def test_example_serves_claims(
             brought = {name for device in answer.devices for name in device.cdi_device_ids}
             # Those of vendors are in specs of the host.
             names += sorted(name for name in brought if name.startswith("dra.devhost/"))
-            assert brought
+            assert brought or "node: none" in text
         assert granted == {
             served.name
             for served in world.host.resources

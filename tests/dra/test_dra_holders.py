@@ -26,7 +26,7 @@ async def a_pod(world: World, config: str, resource: str, device: str) -> AsyncI
 
 
 async def test_status_names_the_pods_of_claims(world: World) -> None:
-    world.lists.hold("stranger", TOKEN, "1", driver="another")
+    world.lists.hold("stranger", TOKEN, "1", driver_name="another")
     async with a_pod(world, TOKENS, TOKEN, "0"):
         assert world.holders(TOKEN) == {"0": ["default/reader"]}
 
@@ -35,7 +35,7 @@ async def test_status_names_the_pods_of_shares(world: World) -> None:
     async with world.serve(SHARED, TOKEN):
         for uid in "ab":
             await world.prepare(uid, TOKEN, "0", shareID=uid)
-        world.lists.hold("second", TOKEN, "0", share="b")
+        world.lists.hold("second", TOKEN, "0", share_id="b")
         await world.until_holders(TOKEN)
         assert world.holders(TOKEN) == {"0::1": ["default/second"]}
 
@@ -140,8 +140,8 @@ async def test_share_of_a_claim_that_has_gone_ends_alone(world: World) -> None:
         names = {uid: world.claim(uid, TOKEN, "0", shareID=uid) for uid in "abc"}
         for uid, name in names.items():
             assert not (await world.kubelet.prepare(name, uid)).error
-        world.lists.hold("first", TOKEN, "0", share="a")
-        world.lists.hold("third", TOKEN, "0", share="c")
+        world.lists.hold("first", TOKEN, "0", share_id="a")
+        world.lists.hold("third", TOKEN, "0", share_id="c")
         await world.until_holders(TOKEN)
     world.api.remove(f"{CLAIMS}/{names['a']}")
     world.api.remove(f"{CLAIMS}/{names['b']}")

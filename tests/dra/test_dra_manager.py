@@ -363,7 +363,7 @@ async def test_node_of_a_former_driver(
     first, late = claims
     async with world.run(of_nodes(world, X), OLD, until=X):
         await manager.prepare("a", first)
-    world.lists.hold("a", X, "n0", driver=OLD, claim=first)
+    world.lists.hold("a", X, "n0", driver_name=OLD, claim=first)
     async with world.run(of_nodes(world, X), NEW, until=X):
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)

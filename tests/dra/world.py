@@ -226,18 +226,10 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             container.devices.add(resource_name=resource, device_ids=[device_id])
         return listed
 
-    def hold(
-        self,
-        pod: str,
-        resource: str,
-        device: str,
-        driver: str = "devhost",
-        share: str = "",
-        claim: str = "c",
-    ) -> None:
-        claimed = pods.ClaimResource(
-            driver_name=driver, pool_name=f"{NODE}/{resource}", device_name=device, share_id=share
-        )
+    def hold(self, pod: str, resource: str, device: str, claim: str = "c", **keys: str) -> None:
+        """Have a pod hold a device, of a `driver_name` and with a `share_id`."""
+        keys = {"driver_name": "devhost", "pool_name": f"{NODE}/{resource}", **keys}
+        claimed = pods.ClaimResource(device_name=device, **keys)
         self.pods.setdefault(pod, []).append((claim, claimed))
 
 
