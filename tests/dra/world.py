@@ -226,7 +226,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             container.devices.add(resource_name=resource, device_ids=[device_id])
         return listed
 
-    def hold(self, pod: str, resource: str, device: str, claim: str = "c", **keys: str) -> None:
+    def hold(self, pod: str, resource: str, device: str, claim: str = "c", **keys: Any) -> None:
         """Have a pod hold a device, of a `driver_name` and with a `share_id`."""
         keys = {"driver_name": "devhost", "pool_name": f"{NODE}/{resource}", **keys}
         claimed = pods.ClaimResource(device_name=device, **keys)
