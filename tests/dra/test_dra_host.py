@@ -171,29 +171,20 @@ resources:
 
 
 async def test_more_devices_than_a_slice_has_are_several(world: World) -> None:
-    def tokens(count: int) -> str:
-        return TOKENS.replace("static: 3", f"static: {count}")
+    def seen() -> tuple[int, set[tuple[int, int]]]:
+        pools = [content["spec"]["pool"] for content in world.slices()]
+        counts = {(pool["generation"], pool["resourceSliceCount"]) for pool in pools}
+        return len(world.published()), counts
 
-    async with world.serve(tokens(70), TOKEN):
-        for count, slices in ((70, 2), (60, 1), (70, 2)):
-            world.reload(tokens(count))
-            await eventually(lambda count=count: len(world.published()) == count)  # type: ignore[misc]
-            await eventually(
-                lambda slices=slices: (
-                    {  # type: ignore[misc]
-                        entry["spec"]["pool"]["resourceSliceCount"] for entry in world.slices()
-                    }
-                    == {slices}
-                )
-            )
-        assert {entry["spec"]["pool"]["generation"] for entry in world.slices()} == {3}
+    async with world.serve(TOKENS.replace("static: 3", "static: 70"), TOKEN):
+        for generation, count, slices in ((1, 70, 2), (2, 60, 1), (3, 70, 2)):
+            world.reload(TOKENS.replace("static: 3", f"static: {count}"))
+            expected = (count, {(generation, slices)})
+            await eventually(lambda expected=expected: seen() == expected, seen)  # type: ignore[misc]
 
 
 async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
-    def away(_verb: str, _path: str) -> None:
-        raise StatusError(503, "etcd is being restored")
-
-    world.api.fault = away
+    world.api.fault = failing(503, "etcd is being restored")
     async with world.serve(TOKENS):
         await world.until(TOKEN, State.WAITING, "API server: 503 etcd is being restored")
         assert any("etcd is being restored" in trouble for trouble in world.troubles())
@@ -207,12 +198,8 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
 async def test_without_watches_changes_are_written(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(verb: str, _path: str) -> None:
-        if verb == "WATCH":
-            raise StatusError(503, "overloaded")
-
     monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.01)
-    world.api.fault = refuse
+    world.api.fault = failing(503, "overloaded", "WATCH")
     async with world.serve(TOKENS):
         for count in (3, 2):
             world.reload(TOKENS.replace("static: 3", f"static: {count}"))
