@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.device_list import ListStreams
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support import programs
 from tests.support.daemon import Daemon
@@ -166,12 +166,12 @@ def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     Without it a list with an ID that is about to leave is there for only a moment, and a wait for
     what a kubelet counts then may come too late.
     """
-    event, rule = asyncio.Event(), DeviceList.is_settled_unhealthy
+    event, rule = asyncio.Event(), ListStreams.is_settled_unhealthy
 
-    def may_leave(device_list: DeviceList, advertised_id: str, now: float) -> bool:
-        return event.is_set() and rule(device_list, advertised_id, now)
+    def may_leave(streams: ListStreams, advertised_id: str, now: float) -> bool:
+        return event.is_set() and rule(streams, advertised_id, now)
 
-    monkeypatch.setattr(DeviceList, "is_settled_unhealthy", may_leave)
+    monkeypatch.setattr(ListStreams, "is_settled_unhealthy", may_leave)
     return event
 
 

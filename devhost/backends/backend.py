@@ -2,13 +2,13 @@
 
 It publishes what a scan has found, says what a pod may still be given, and which pods hold devices.
 It asks the node for three things in turn: to allocate, to prefer and to prepare devices
-(`PluginHandler`). The node is given a backend; it imports none.
+(`ResourceHandler`). The node is given a backend; it imports none.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits
@@ -19,20 +19,19 @@ from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PublicationStatus, SetState
-from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
+from devhost.watch.watcher import Watcher
 
-_SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
-_IN_SLICES: Final = "its slices are not deleted yet"
-_MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
-ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
-class PluginHandler(Protocol):
-    """Answers the calls of kubelet for one resource."""
+class ResourceHandler(Protocol):
+    """Answers the calls of kubelet for one resource, of device plugins and for claims.
+
+    What it answers for claims is recorded, and outlives that it does.
+    """
 
     @property
     def name(self) -> str:
@@ -41,30 +40,6 @@ class PluginHandler(Protocol):
     @property
     def pre_start_required(self) -> bool:
         """Whether kubelet has to call PreStartContainer before each container start."""
-
-    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
-        """Return what a container receives, or raise `AllocationError`.
-
-        `pre_start` says whether kubelet will call PreStartContainer for the devices.
-        """
-
-    def observe_allocate(self, result: str, seconds: float) -> None:
-        """Record the end of an Allocate: its result, of `ALLOCATE_RESULTS`, and duration."""
-
-    async def prefer(
-        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
-    ) -> Sequence[OfferedId]:
-        """Return which IDs a container should get; none to leave the choice to kubelet."""
-
-    async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
-        """Prepare devices for a container that starts, or raise `PreStartError`.
-
-        They are `fresh` if that is known; else the record of the Allocate tells.
-        """
-
-
-class ClaimHandler(PluginHandler, Protocol):
-    """Answers for claims, too, which are recorded and outlive what answers for them."""
 
     @property
     def drain_reason(self) -> str | None:
@@ -77,6 +52,26 @@ class ClaimHandler(PluginHandler, Protocol):
     @property
     def naming(self) -> str:
         """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
+
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
+        """Return what a container receives, or raise `AllocationError`.
+
+        `pre_start` says whether kubelet will call PreStartContainer for the devices.
+        """
+
+    def observe_allocate(self, result: str, seconds: float) -> None:
+        """Record the end of an Allocate: its result, for the metrics, and duration."""
+
+    async def prefer(
+        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
+    ) -> Sequence[OfferedId]:
+        """Return which IDs a container should get; none to leave the choice to kubelet."""
+
+    async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
+        """Prepare devices for a container that starts, or raise `PreStartError`.
+
+        They are `fresh` if that is known; else the record of the Allocate tells.
+        """
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`; it is not recorded.
@@ -118,7 +113,7 @@ class ResourceHooks:
         refusal: Why the resource is not offered at all, if so.
     """
 
-    handler: ClaimHandler
+    handler: ResourceHandler
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
     other_holders: Callable[[], str | None]
@@ -220,10 +215,11 @@ class Publication(Protocol):
         """Serve it until cancelled."""
 
 
-class Publisher(Protocol):
-    """One way to offer devices to pods, for all resources of a process."""
+class Backend(Protocol):
+    """One way to offer devices to pods, for all resources of a process, or both of them."""
 
     leave_after: float  # seconds between an ID's Unhealthy and its end
+    pods: PodResources  # tells which pods hold devices
 
     @property
     def restarts(self) -> int:
@@ -235,20 +231,6 @@ class Publisher(Protocol):
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
 
-    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
-        """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
-
-    async def close(self) -> None:
-        """End what is running."""
-
-
-class Backend(Publisher, Protocol):
-    """The offer of the devices of a process, with what is known of pods and other instances."""
-
-    @property
-    def pods(self) -> PodResources:
-        """Tells which pods hold devices."""
-
     def lock_of(self, resource: str) -> LockState:
         """Return who publishes a resource, by either backend; may be asked in any thread."""
 
@@ -258,15 +240,8 @@ class Backend(Publisher, Protocol):
     def has_served(self, resource: str) -> bool:
         """Whether pods may have devices of a resource by a device plugin of devhost."""
 
-
-class ClaimBackend(Publisher, Protocol):
-    """A backend whose claims are recorded, and may outlive that it offers their resource."""
-
-    def has_slices(self, resource: str) -> bool:
-        """Whether it is known to have published a resource, which may be a former instance's."""
-
-    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
-        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
+    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
+        """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
 
 
 async def run_together(*works: Awaitable[None]) -> None:
@@ -283,59 +258,3 @@ async def run_together(*works: Awaitable[None]) -> None:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-class Backends:
-    """Several backends as one, which offers each resource by that of its configuration."""
-
-    def __init__(self, plugins: Backend, dra: ClaimBackend, node_name: str) -> None:
-        self._plugins, self._dra, self._node_name = plugins, dra, node_name
-        self._all: tuple[Publisher, ...] = plugins, dra
-        self.leave_after = max(backend.leave_after for backend in self._all)
-        # Kubelet has one list of pods, and a resource one lock, whichever backend offers it.
-        self.pods, self.lock_of = plugins.pods, plugins.lock_of
-        self.locked_by_other, self.has_served = plugins.locked_by_other, plugins.has_served
-
-    def backend_of(self, resource: Resource) -> Publisher:
-        """Return the backend that offers a resource on this node."""
-        return self._dra if resource.uses_dra(self._node_name) else self._plugins
-
-    @property
-    def restarts(self) -> int:
-        """How often kubelet was another one than before."""
-        return max(backend.restarts for backend in self._all)
-
-    def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
-        """Return the publication of a resource, to be run."""
-        if (backend := self.backend_of(resource)) is self._plugins:
-            self._dra.look_up_by(resource.name, hooks.handler)
-
-            def in_slices() -> str | None:  # of the instance that had the lock before
-                has_slices = self._dra.has_slices(resource.name)
-                return _IN_SLICES if has_slices else hooks.other_holders()
-
-            return backend.open(resource, replace(hooks, other_holders=in_slices))
-
-        def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
-            if (reason := hooks.other_holders()) is not None:
-                return reason
-            if not self._plugins.has_served(resource.name):
-                return None
-            if self._plugins.locked_by_other(resource.name):
-                return _SERVED_BY_PLUGIN
-            return None if hooks.holders_known() else _MAY_BE_HELD
-
-        return backend.open(resource, replace(hooks, other_holders=other_holders))
-
-    def publisher(self, resource: Resource) -> str:
-        """Return the driver that publishes a resource; empty for the device plugin."""
-        return self.backend_of(resource).publisher(resource)
-
-    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
-        """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
-        await run_together(*(backend.run(watcher, records) for backend in self._all))
-
-    async def close(self) -> None:
-        """End what is running."""
-        for backend in self._all:
-            await backend.close()

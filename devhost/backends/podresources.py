@@ -65,6 +65,8 @@ class PodResources:
         self.claimed_ids: Callable[[], Claimed] = dict
         self.may_hold: Callable[[str, str], bool] = lambda _resource, _advertised_id: True
         self._looking: asyncio.Future[tuple[object, int]] | None = None
+        self._served: frozenset[str] = frozenset()  # the resources with healthy devices
+        self._served_at, self._asking = -math.inf, asyncio.Lock()
 
     @property
     def allocating(self) -> bool:
@@ -87,7 +89,7 @@ class PodResources:
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
         kubelet, _ = await self._look()
-        pods, held = await self.ask(_LIST, functools.partial(_by_resource, self.claimed_ids()))
+        pods, held = await self._ask(_LIST, functools.partial(_by_resource, self.claimed_ids()))
         if kubelet != (await self._look())[0]:
             raise KubeletError(f"{self.socket}: another kubelet has taken over")
         return PodList(kubelet, pods, held)
@@ -115,7 +117,25 @@ class PodResources:
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return False
 
-    async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
+    async def is_served(self, resource: str) -> bool:
+        """Whether a resource has a device plugin already; not where nobody tells.
+
+        Kubelet lists the resources that have healthy devices, and those of a plugin that has gone
+        are no longer healthy (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
+        GetAllocatableDevices and PluginDisconnected). Its checkpoint has the same names, but also
+        of plugins that have gone, such as this process before a restart.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async with self._asking:
+            if self._served_at < began:  # those that ask together share an answer
+                self._served = frozenset()
+                with contextlib.suppress(KubeletError):
+                    self._served = await self._ask(_ALLOCATABLE, _allocatable)
+                self._served_at = clock()
+            return resource in self._served
+
+    async def _ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Return what `read` makes, in a thread, of the answer to a call with an empty request."""
         if number := (await self._look())[1]:
             reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
@@ -132,33 +152,6 @@ class PodResources:
             return await run_in_thread("pod resources", lambda: read(answer))
         except DecodeError:
             raise KubeletError(f"{self.socket}: the answer cannot be read") from None
-
-
-class ServedNames:
-    """The resources that have a device plugin already; those that ask together share an answer.
-
-    Kubelet lists those that have healthy devices, and those of a plugin that has gone are no longer
-    healthy (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
-    GetAllocatableDevices and PluginDisconnected). Its checkpoint has the same names, but also of
-    plugins that have gone, such as this process before a restart.
-    """
-
-    def __init__(self, pod_resources: PodResources) -> None:
-        self._pod_resources = pod_resources
-        self._names: frozenset[str] = frozenset()
-        self._answered_at, self._turn = -math.inf, asyncio.Lock()
-
-    async def is_served(self, resource: str) -> bool:
-        """Whether a resource has healthy devices; not where nobody tells."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        async with self._turn:
-            if self._answered_at < began:
-                self._names = frozenset()
-                with contextlib.suppress(KubeletError):
-                    self._names = await self._pod_resources.ask(_ALLOCATABLE, _allocatable)
-                self._answered_at = clock()
-            return resource in self._names
 
 
 def _allocatable(answer: bytes) -> frozenset[str]:

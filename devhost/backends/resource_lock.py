@@ -6,8 +6,7 @@ files there when it starts, leaves directories alone. Another process waits, and
 The lock is an ``flock``, which the kernel frees when the process ends. Who has it also has a shared
 lock of the open file description (fcntl(2)): whether there is such a lock can be asked for without
 taking one, and the file need not be open for writing, with which its filesystem could not become
-read-only. It is of one byte, whose place says by what the resource is published. To people the
-content of the file says that.
+read-only. It is of one byte, whose place says by what the resource is published.
 """
 
 import asyncio
@@ -16,20 +15,18 @@ import errno
 import fcntl
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from devhost.backends.backend import LockState
-from devhost.model.names import printable, text_hash
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.model.names import text_hash
 from devhost.watch.threads import wait_at_most
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
-_HOLDER_BYTES_MAX: Final = 200
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO opens immediately
 _RANGE: Final = struct.Struct("hhqqi4x")  # flock of fcntl(2): type, whence, start, length, pid
 _NUMBER_BYTES: Final = 7  # a place in a file is positive
@@ -77,60 +74,28 @@ class ResourceLock:
                 os.close(descriptor)
         return None
 
-    @property
-    def holder(self) -> str:
-        """By what another process publishes the resource, as its file says to people."""
-        with contextlib.suppress(OSError):
-            if self._descriptor is not None and _is_plain(os.fstat(self._descriptor)):
-                text = os.pread(self._descriptor, _HOLDER_BYTES_MAX, 0)
-                return printable(text.decode(errors="replace"))
-        return ""
-
     def acquire(self, user: object, driver: str) -> bool:
         """Take the lock, unless another process has it; raise `OSError` if it cannot be made.
 
         `driver` is that by which the resource is published; a device plugin has none.
         """
         try:
-            if not self.held and not self._lock():
-                return False
-            self._set_driver(driver)
+            if self._descriptor is None or not self._is_current(self._descriptor):
+                self._close()
+                self._descriptor = _open(self._path)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if driver != self._driver:  # which others are shown
+                whole = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
+                place = fcntl.F_RDLCK, os.SEEK_SET, publisher_number(driver), 1, 0
+                for lock in (whole, place):
+                    fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
+                self._driver = driver
+        except BlockingIOError:
+            return False  # the file stays open: a close is an event for all who wait
         except OSError as error:
             self._close()
             raise OSError(_problem(self._directory, error)) from None
         return self.join(user)  # if who had it has not removed the file meanwhile
-
-    def _lock(self) -> bool:
-        if not self._is_current(self._descriptor):
-            self._close()
-            self._descriptor = _open(self._path)
-        assert self._descriptor is not None  # noqa: S101 (as opened)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False  # it stays open: a close is an event for all who wait
-        return True
-
-    def _set_driver(self, driver: str) -> None:
-        """Show other instances by what the resource is published."""
-        assert self._descriptor is not None  # noqa: S101 (as opened)
-        if driver == self._driver:
-            return
-        whole = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
-        place = fcntl.F_RDLCK, os.SEEK_SET, publisher_number(driver), 1, 0
-        for lock in (whole, place):
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
-        self._driver = driver
-        # A write takes a millisecond, and a successor mostly publishes as the one before.
-        if self.holder != (shown := f"DRA (driver {driver})" if driver else "a device plugin"):
-            with contextlib.suppress(OSError):  # the disk is full: then it is not shown
-                descriptor = os.open(self._path, os.O_WRONLY | _FLAGS)
-                try:
-                    if self._is_current(descriptor) and _is_plain(os.fstat(descriptor)):
-                        os.ftruncate(descriptor, 0)
-                        os.write(descriptor, shown.encode())
-                finally:
-                    os.close(descriptor)
 
     def join(self, user: object) -> bool:
         """Take the lock for one more user, if this process has it already."""
@@ -186,7 +151,7 @@ class ResourceLocks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._locks: dict[str, ResourceLock] = {}  # by the hash of the resource
-        self.looks: list[Callable[[], None]] = []  # called when locks may be free
+        self.looked = asyncio.Event()  # set when locks may be free; another one after each
         self.freed = asyncio.Event()  # by another process; another one after each
 
     def get(self, resource: str) -> ResourceLock:
@@ -211,33 +176,15 @@ class ResourceLocks:
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def look() -> None:
-            try:
-                if taken.done():
-                    return
-                if lock.acquire(user, driver):
-                    taken.set_result(None)
-                    return
-            except OSError as error:
-                taken.set_exception(error)
-                return
-            by = f" by {lock.holder}" if lock.holder else ""
+        has_waited = False
+        while not lock.acquire(user, driver):
+            by = {None: "", 0: " by a device plugin"}.get(lock.other_publisher, " by DRA")
             waiting(f"another instance of devhost serves it{by}")
-
-        look()
-        if not taken.done():
-            self.looks.append(look)
-            try:
-                await taken
-            finally:
-                self.looks.remove(look)
-                if taken.cancelled():
-                    lock.release(user)  # which waited for it
+            has_waited = True
+            await self.looked.wait()
+        if has_waited:
             self.freed.set()
             self.freed = asyncio.Event()
-        taken.result()
 
     async def run(self, watcher: Watcher) -> None:
         """Look for locks that became free, until cancelled."""
@@ -247,7 +194,7 @@ class ResourceLocks:
         try:
             while True:
                 await subscription.watch(targets)
-                self._look()
+                self.look()
                 pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
                 await wait_at_most(pause, lambda: self._look_after(closed))
         finally:
@@ -259,11 +206,12 @@ class ResourceLocks:
             closed.clear()
             for pause in _AFTER_CLOSE_S:
                 await asyncio.sleep(pause)
-                self._look()
+                self.look()
 
-    def _look(self) -> None:
-        for look in [*self.looks]:
-            look()
+    def look(self) -> None:
+        """Have those who wait for a lock try to take it."""
+        self.looked.set()
+        self.looked = asyncio.Event()
 
 
 def resource_hash(resource: str) -> str:
@@ -290,25 +238,9 @@ def _open(path: Path) -> int:
         path.parent.mkdir(mode=0o700)
     directory = os.open(path.parent, os.O_DIRECTORY | _FLAGS)
     try:
-        _make_private(directory, 0o700)
-        descriptor = os.open(path.name, os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
-        _make_private(descriptor, 0o600)
-        return descriptor
+        return os.open(path.name, os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
     finally:
         os.close(directory)
-
-
-def _make_private(descriptor: int, mode: int) -> None:
-    status = os.fstat(descriptor)
-    is_ours = status.st_uid == os.geteuid() and (_is_plain(status) or stat.S_ISDIR(status.st_mode))
-    if is_ours and stat.S_IMODE(status.st_mode) & ~mode:
-        with contextlib.suppress(OSError):  # the filesystem is read-only
-            os.fchmod(descriptor, mode)
-
-
-def _is_plain(status: os.stat_result) -> bool:
-    """Whether a file has content, and no other name."""
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _problem(directory: Path, error: OSError) -> str:

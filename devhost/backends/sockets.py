@@ -65,8 +65,16 @@ def connect_error(path: str | Path) -> int:
     return 0 if error == errno.EAGAIN else error  # EAGAIN: its queue is full
 
 
-async def start_server(server: grpc.aio.Server) -> None:
-    """Start a server. If that is cancelled or fails, it is stopped: not half-way."""
+async def start_server(server: grpc.aio.Server, path: Path) -> None:
+    """Start a server on a socket, or raise `OSError`.
+
+    If that is cancelled or fails, it is stopped: not half-way.
+    """
+    try:
+        server.add_insecure_port(f"unix:{quote(str(path))}")
+    except RuntimeError:
+        # Without the socket's name, which differs each time: the same reason is the same text.
+        raise OSError(f"cannot listen in {path.parent}") from None
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)

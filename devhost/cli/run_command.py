@@ -90,19 +90,20 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     if not policy.dra:
         host = Host(first, settings, plugin_backend, source, plugins)
     else:
-        from devhost.backends.backend import Backends
+        from devhost.backends.dra.both_backends import BothBackends
 
         dra = _dra_backend(plugin_backend, flags)
-        backends = Backends(plugin_backend, dra, settings.node_name)
+        backends = BothBackends(plugin_backend, dra)
         host = Host(first, settings, backends, source, plugins)
-        host.parts.metrics.register(dra.metrics)
+        for metric in dra.metrics:
+            host.parts.metrics.registry.register(metric)
     serve(host, host.run, source, flags)
 
 
 def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]) -> "DraBackend":
     """Return the backend of Dynamic Resource Allocation, or exit if the flags do not do."""
-    from devhost.backends.dra.api_client import ApiAddress
-    from devhost.backends.dra.dra_backend import DraBackend, DraSettings
+    from devhost.backends.dra.api_client import ApiClient
+    from devhost.backends.dra.dra_backend import DraBackend
 
     if flags["state_dir"] is None:
         logs.exit_with_error("--dra needs --state-dir, for what claims were given")
@@ -116,11 +117,10 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
     is_tls = url.lower().startswith("https://")
-    address = ApiAddress(url, ca if is_tls else None, token if is_tls else None)
-    settings = DraSettings(
-        flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address
-    )
-    backend = DraBackend(settings, plugin_backend.pods, plugin_backend.locks)
+    api = ApiClient(url, ca, token) if is_tls else ApiClient(url)
+    driver, node_name, kubelet_dir = flags["dra_driver"], flags["node_name"], flags["kubelet_dir"]
+    pods, locks = plugin_backend.pods, plugin_backend.locks
+    backend = DraBackend(driver, node_name, kubelet_dir.absolute(), api, pods, locks)
     if problem := backend.registrar.sockets.length_problem:
         logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
     return backend

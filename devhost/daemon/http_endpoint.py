@@ -53,7 +53,7 @@ class Endpoint:
     async def serve_while(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
         metrics, page = host.parts.metrics, read_page()
-        metrics.register(HostCollector(host, devices=self._devices))
+        metrics.registry.register(HostCollector(host, devices=self._devices))
         routes = {
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": lambda: _readyz(host),

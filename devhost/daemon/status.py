@@ -1,7 +1,7 @@
 """The status of a running host, for people and probes. Reads, and changes nothing."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,11 @@ def _config(file: ConfigFile) -> Json:
 def _resource(served: ServedResource, holders: Holders) -> Json:
     state, pods = served.status, holders.pods_by_id(served.name)
     count, published = served.devices.count, served.publication.status
+    snapshot = served.devices.offered
+    if (health := served.devices.health) is not None:
+        snapshot = health.judge(snapshot)  # most rounds of checks publish nothing
     return {
-        **resource_report(served, _with_last_checks(served)).as_json(),
+        **resource_report(served, snapshot).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
@@ -101,24 +104,11 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
         *(
             f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
             for reader in served.scan.readers
-            if (reason := reader.watch.polling_reason)
+            if (reason := reader.polling_reason)
         ),
     )
     listed = published.listed, published.healthy
     return ResourceReport(served.scanner.resource, snapshot, warnings, listed=listed)
-
-
-def _with_last_checks(served: ServedResource) -> Snapshot:
-    """Return the snapshot with the last round of its checks: most rounds publish nothing."""
-    snapshot = served.devices.offered
-    if served.devices.health is None:
-        return snapshot
-    checked = served.devices.health.judge(served.scanner.resource, snapshot).devices
-    devices = {
-        device_id: replace(device, checked=checked[device_id].checked)
-        for device_id, device in snapshot.devices.items()
-    }
-    return replace(snapshot, devices=devices)
 
 
 def _readiness(served: ServedResource) -> Json:

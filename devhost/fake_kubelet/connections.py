@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 import grpc
 
@@ -205,8 +204,7 @@ def _in_go(error: grpc.aio.AioRpcError) -> str:
 async def serve(server: grpc.aio.Server, socket: Path) -> None:
     """Serve on a socket whose file stays when the server ends, as after SIGKILL."""
     bound = socket.with_name(".kubelet.new")
-    server.add_insecure_port(f"unix:{quote(str(bound))}")
-    await sockets.start_server(server)
+    await sockets.start_server(server, bound)
     try:
         # gRPC unlinks the path that it bound when it stops. The public name must outlive it, and
         # appear by a creation, not a rename, as watchers know it.

@@ -21,7 +21,7 @@ from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as reg
 from devhost.backends.dra.slices import PATH
 from devhost.backends.sockets import open_channel
 from devhost.fake_kubelet import state
-from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
+from devhost.fake_kubelet.api_objects import ApiObject, StandInApi
 from devhost.fake_kubelet.state import AdmissionError, Answer
 
 CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -109,19 +109,18 @@ class DraCluster:
     """One node with DRA: its API server, scheduler and kubelet."""
 
     def __init__(self, directory: Path, node_name: str) -> None:
-        self.api, self._kubelet = StandInApiServer(), DraKubelet(directory)
+        self.api, self._kubelet = StandInApi(), DraKubelet(directory)
         self.api.put(f"/api/v1/nodes/{node_name}", node())
         self.pods: dict[str, tuple[str, str]] = {}  # name and UID of the claim of each
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run until the block ends."""
-        async with self.api.running():
-            registering = asyncio.create_task(self._register_all(), name="plugin watcher")
-            try:
-                yield
-            finally:
-                registering.cancel()
+        registering = asyncio.create_task(self._register_all(), name="plugin watcher")
+        try:
+            yield
+        finally:
+            registering.cancel()
 
     async def _register_all(self) -> None:
         while True:

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.api_client import ApiAddress
-from devhost.backends.dra.dra_backend import DraBackend, DraSettings
+from devhost.backends.dra.both_backends import BothBackends
+from devhost.backends.dra.dra_backend import DraBackend
 from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
@@ -52,21 +51,18 @@ class Trial:
         plugins: Sequence[CodeResource] = (),
         dra_driver: str = "devhost",
     ) -> None:
-        self.kubelet = SimulatedKubelet(directory)
-        self.cluster = DraCluster(directory, settings.node_name)
+        driver, node_name = dra_driver, settings.node_name
+        self.kubelet, self.cluster = SimulatedKubelet(directory), DraCluster(directory, node_name)
         self.cluster.api.on_change = self.kubelet.notify
-        self.cluster.api.listen()
-        self._driver = PlannedDriver(dra_driver, settings.node_name)
-        address = ApiAddress(self.cluster.api.url, None, None)
-        dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
-        backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
-        dra = DraBackend(dra_settings, backend.pods, backend.locks)
-        backends = Backends(backend, dra, settings.node_name)
-        self.host = Host(config, settings, backends, source, plugins)
+        self._driver = PlannedDriver(driver, node_name)
+        plugin_backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
+        pods, locks = plugin_backend.pods, plugin_backend.locks
+        dra = DraBackend(driver, node_name, directory, self.cluster.api, pods, locks)
+        self.host = Host(config, settings, BothBackends(plugin_backend, dra), source, plugins)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)
-            if resource.applies_to(settings.node_name)
+            if resource.applies_to(node_name)
         ]
 
     @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ SKIPPED_MAX: Final = 100
 # inotify's limit is one for all processes of a user, so kubelet's and containerd's too: from 8,192
 # on machines with little memory.
 
-# Directories that are watched for a subscriber (devhost.watch.inotify); others are polled.
+# Directories that are watched for a subscriber (devhost.watch.watcher); others are polled.
 WATCHES_MAX: Final = 1000
 # Of the whole process; however many that is, each subscriber may have a few.
 WATCHES_TOTAL_MAX: Final = 4000

@@ -1,7 +1,6 @@
 """The answers to a backend for one resource: what a container gets, and what is done before."""
 
 import asyncio
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ _T = TypeVar("_T")
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
 _LOOK_UP_S: Final = 5.0
 _RENDER_S: Final = 10.0
-_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
 class CodeResource(Protocol):
@@ -65,15 +63,7 @@ class Offer:
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`).
-
-    Attributes:
-        drain_reason: Why devices are given to nobody any longer, if they are not.
-        steps_ended: Whether no container needs the steps before its start any longer.
-        up_to_date: Set while the offer is by the specification in force.
-        pre_start: Runs the steps before a container starts.
-        code: The code of the resource, if it has any.
-    """
+    """Answers by the present offer (a `devhost.backends.backend.ResourceHandler`)."""
 
     def __init__(
         self,
@@ -84,9 +74,9 @@ class ResourceAnswers:
         code: CodeResource | None,
     ) -> None:
         self.name, self.offer = scanner.resource.name, Offer(scanner)
-        self.drain_reason: str | None = None
-        self.steps_ended = False
-        self.up_to_date = asyncio.Event()
+        self.drain_reason: str | None = None  # why devices are given to nobody any longer
+        self.steps_ended = False  # no container needs the steps before its start any longer
+        self.up_to_date = asyncio.Event()  # set while the offer is by the specification in force
         self._custody, self._metrics = custody, metrics
         self.pre_start, self.code = pre_start, code
         self._calls = BlockingCalls(f"allocate {self.name}")
@@ -122,13 +112,10 @@ class ResourceAnswers:
         return self.offer
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
-        """Return what a container receives for devices on offer.
+        """Return what a container receives for devices on offer, or raise `AllocationError`.
 
         `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
         registration, which may be older than the specification.
-
-        Raises:
-            AllocationError: A device is gone or refused; the text names it.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -147,12 +134,9 @@ class ResourceAnswers:
         return allocation
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
-        """Return what a container receives, without a record.
+        """Return what a container receives, without a record, or raise `AllocationError`.
 
         For who is `watching` what another one has, it may be unhealthy.
-
-        Raises:
-            AllocationError: A device is gone or refused, or the host does not answer.
         """
         offer, patience = await self._current(), _RENDER_S
         scanner, snapshot = offer.scanner, offer.snapshot
@@ -167,8 +151,7 @@ class ResourceAnswers:
     def claim_nodes(self, offered: OfferedId, claim: str) -> tuple[RecordedNodes, bool]:
         """Return the nodes of what a claim gets, and whether others may have them, too.
 
-        Raises:
-            AllocationError: Others have them, or there is no such device.
+        Where others have them, or there is no such device, it raises `AllocationError`.
         """
         resource, device = self.offer.scanner.resource, self.devices.get(offered.device)
         if device is None:
@@ -189,8 +172,8 @@ class ResourceAnswers:
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         """Return an allocation as edits of a container, with the numbers that nodes have now."""
         scanner = self.offer.scanner
-        work = functools.partial(owned_edits, allocation, HostPaths(scanner.files, scanner.policy))
-        return await self._ask_host(work, _LOOK_UP_S)
+        host_paths = HostPaths(scanner.files, scanner.policy)
+        return await self._ask_host(lambda: owned_edits(allocation, host_paths), _LOOK_UP_S)
 
     async def _ask_host(self, work: Callable[[], _T], patience: float = math.inf) -> _T:
         try:
@@ -208,12 +191,9 @@ class ResourceAnswers:
     ) -> Sequence[OfferedId]:
         """Return which IDs a container should get; none to leave it to the kubelet."""
         offer = await self._current()
-        choose = functools.partial(
-            offer.scanner.preferred, offer.snapshot, available, must_include, size
+        return await self._calls.run(
+            lambda: offer.scanner.preferred(offer.snapshot, available, must_include, size)
         )
-        if self.code is None and len(offer.snapshot.devices) + len(available) <= _FEW:
-            return choose()
-        return await self._calls.run(choose)
 
     async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
         """Prepare devices for a container that starts; a `PreStartError` says why it must not."""

@@ -18,11 +18,10 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits, SpecBudget, cdi_devices, named
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import Progress
-from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
-from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
+from devhost.watch.watcher import Watcher, follow_directory
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
 _UNFINISHED_S: Final = 60.0  # a living process takes less to write one
@@ -121,7 +120,7 @@ class CdiInjection:
             self._files.budget.settle(self._resource, size)
         self._wanted = wanted
 
-    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
+    def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with CDI names, where devices that the spec lacks are unhealthy.
 
         Where the spec cannot be written, the former one still serves unchanged devices.

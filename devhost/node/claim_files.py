@@ -33,11 +33,7 @@ class ClaimFiles:
         return await self._files.sync(within) is None
 
     async def reserve(self, choose: Callable[[], ClaimRecord], within: float) -> ClaimRecord:
-        """Keep the record that is chosen beside all others, also those just made elsewhere.
-
-        Raises:
-            AllocationError: There is no choice, or it is not written in so many seconds.
-        """
+        """Keep the record that is chosen beside all others, also those just made elsewhere."""
         # It may have a pod, if its record was lost; no list before tells of a device just found.
         await self._holders.refresh()
         return await self._give(choose, within)
@@ -54,7 +50,7 @@ class ClaimFiles:
         return chosen[0]
 
     async def save(self, record: ClaimRecord, within: float) -> None:
-        """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""
+        """Keep a record."""
         if record not in self._files.table or not self._files.is_saved(record):
             await self._give(lambda: record, within)
 

@@ -23,18 +23,22 @@ from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
 from devhost.node.state_dir import CLOSE_S, LastGoodConfig
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
+from devhost.watch.threads import (
+    PATIENCE_S,
+    BlockingCalls,
+    run_in_thread,
+    run_in_time,
+    wait_at_most,
+)
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
 
 POLL_S: Final = 30.0  # in case an event is missed, as for sources
-RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
-RETRY_MAX_S: Final = 5.0
+RETRY_S: Final = 2.0  # while the file cannot be read, or its copy not be saved
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
-_HASH_LENGTH: Final = 16
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _BUG: Final = "cannot be loaded because of a bug: {!r}"
 _LOG: Final = logging.getLogger(__name__)
@@ -115,19 +119,15 @@ class ConfigFile:
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, and save it, until cancelled."""
-        retry, subscription = RETRY_S, Subscription(watcher, self.reload_soon)
+        subscription = Subscription(watcher, self.reload_soon)
         try:
             while True:
                 # Standard input cannot be read twice.
                 healthy = self.file == "-" or await self._reload(subscription, apply)
-                self._save_soon()
-                pause = POLL_S if healthy else retry
-                retry = RETRY_S if healthy else min(retry * 2, RETRY_MAX_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._due.wait()
-                    if self.file == "-":
-                        _LOG.warning(_READ_ONCE)
+                is_saving = self._save_soon()
+                await wait_at_most(POLL_S if healthy and not is_saving else RETRY_S, self._due.wait)
+                if self.file == "-" and self._due.is_set():
+                    _LOG.warning(_READ_ONCE)
                 self._due.clear()
         finally:
             self._save_soon()
@@ -218,12 +218,14 @@ class ConfigFile:
         if self.last_good is not None:
             self.last_good.unsaved = raw
 
-    def _save_soon(self) -> None:
-        """Save the newest content in force, unless it is saved or that is being tried."""
-        idle, copy = self._saving is None or self._saving.done(), self.last_good
-        if idle and copy is not None and copy.unsaved is not None:
-            saving = copy.save(self.reload_soon)
-            self._saving = asyncio.create_task(saving, name="save config")
+    def _save_soon(self) -> bool:
+        """Save the newest content in force; return whether it is not saved yet."""
+        copy = self.last_good
+        if copy is None or copy.unsaved is None:
+            return False
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(copy.save(), name="save config")
+        return True
 
     def not_applied(self, error: Exception) -> None:
         """Reject the file because of a bug of devhost, and try it again soon."""
@@ -279,7 +281,7 @@ def _unreadable(error: OSError) -> _Content:
 
 
 def _hash(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()[:_HASH_LENGTH]
+    return hashlib.sha256(raw).hexdigest()[:16]
 
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:

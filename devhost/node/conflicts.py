@@ -17,14 +17,7 @@ from devhost.node.record_table import Holding, HoldingIndex, RecordTable
 
 
 class Conflicts:
-    """Finds the pods that may have a node under another name, or by another publisher.
-
-    Attributes:
-        listed_nodes: The names under which nodes are listed.
-        overlap: Which resources of the file have ``overlap: allow``.
-        unaccounted: A device that a pod holds without a record, of which the nodes are not known.
-        unrecorded: What pods have with claims without a record, where the nodes are known.
-    """
+    """Finds the pods that may have a node under another name, or by another publisher."""
 
     def __init__(
         self,
@@ -37,7 +30,9 @@ class Conflicts:
         self.table, self.listings, self.holders, self.backend = table, listings, holders, backend
         self._ends = ends
         self.listed_nodes = ListedNodes()
-        self.overlap: Mapping[str, bool] = {}
+        self.overlap: Mapping[str, bool] = {}  # of each resource of the file
+        # Of what pods have without a record: a device of which the nodes are not known, and, with
+        # claims, those of which they are.
         self.unaccounted: AdvertisedName | None = None
         self.unrecorded = HoldingIndex(table.boot)
 
@@ -110,13 +105,10 @@ class Rivals:
         reason, held = self._find_listed(device, keys), conflicts.unaccounted
         if reason is not None or held is None or self._resource.overlap == "allow":
             return reason
-        name, holding_pods = (
-            advertised_name(self._resource, device),
-            conflicts.holders.pods_of_device,
-        )
-        if not keys or conflicts.table.has_nodes(name) or holding_pods(name):
+        name, pods_of = advertised_name(self._resource, device), conflicts.holders.pods_of_device
+        if not keys or conflicts.table.has_nodes(name) or pods_of(name):
             return None
-        pods = ", ".join(sorted(holding_pods(held)))
+        pods = ", ".join(sorted(pods_of(held)))
         return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
 
     def find_holding(self, device: HostDevice) -> Holding | None:

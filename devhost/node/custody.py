@@ -14,9 +14,10 @@ has a record, or a pod holds it, too.
 """
 
 import asyncio
-import contextlib
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
@@ -42,6 +43,7 @@ from devhost.node.pre_start import unknown_steps
 from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_files import RecordFiles
 from devhost.node.record_table import Holding, HoldingIndex, holdings
+from devhost.watch.threads import wait_at_most
 
 _TICK_S: Final = 0.5  # at least, between two looks for records that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -63,7 +65,7 @@ class Custody:
         self._due = asyncio.Event()  # a record may have ended, or be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
-        holders.subscribe(self._rescan_withheld)  # the reason may be another one
+        holders.on_change.append(self._rescan_withheld)  # the reason may be another one
         holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──
@@ -87,15 +89,15 @@ class Custody:
             self._rescan_withheld()
         self._due.set()
 
-    async def reserved(self) -> Mapping[str, frozenset[str]]:
+    async def reserved(self) -> Mapping[str, AbstractSet[str]]:
         """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
         await asyncio.gather(self._files.sync(_LOAD_S), self._holders.refresh())
         self._record_held()
-        nodes: dict[str, frozenset[str]] = {}
-        for holding in self._table.holdings():
-            names = (node.names for node in holding.nodes if not holding.overlap)
-            resource = holding.name.resource
-            nodes[resource] = nodes.get(resource, frozenset()).union(*names)
+        nodes = defaultdict[str, set[str]](set)
+        for record in self._table.snapshot().values():
+            for holding in holdings(record):
+                names = (node.names for node in holding.nodes if not holding.overlap)
+                nodes[holding.name.resource].update(*names)
         return nodes
 
     # ── the list that kubelet gets ──
@@ -178,10 +180,6 @@ class Custody:
                 raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
-        if not any(handout.nodes for handout in new) and steps == "none":
-            # No other pod can have what has no node: do not wait.
-            self._files.set({handout.key: handout for handout in check()})
-            return
         problem = await self._files.give(check, within)
         if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
@@ -228,18 +226,13 @@ class Custody:
     # ── records that are missing, and the end of records ──
 
     async def run(self) -> None:
-        """End records, and write what could not be written, until cancelled."""
+        """Make records that are missing, and end others, until cancelled."""
         while True:
             self._due.clear()
             self._record_held()
             pause = self.end_free()
-            if self._files.problem is not None:
-                self._files.sync_soon()
-                pause = 0.0
             await asyncio.sleep(self._pause)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._due.wait()
+            await wait_at_most(pause, self._due.wait)
 
     def end_free(self) -> float:
         """End the records of what kubelet can no longer allocate, and that nobody holds.
@@ -256,7 +249,6 @@ class Custody:
         }
         if ended:
             self._files.set(ended)
-            self._ends.forget(ended)
             self._rescan_withheld()
         return pause
 

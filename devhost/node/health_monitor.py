@@ -5,7 +5,6 @@ no second one meanwhile.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection
@@ -16,10 +15,10 @@ from typing import Final
 from devhost.devices.health_check import check_device
 from devhost.devices.scan import Scanner
 from devhost.errors import describe_os_error
-from devhost.model.config import HealthChecks, Resource
+from devhost.model.config import HealthChecks
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.node.tasks import keep_running
-from devhost.watch.threads import BlockingCalls, NoAnswerError
+from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 
 CONCURRENT: Final = 8
 _KILL_S: Final = 0.5  # for a command that has timed out to end
@@ -77,6 +76,7 @@ class _Watched:
     state: HealthState
     next_at: float = -math.inf  # when it is checked, on the event loop's clock
     is_checking: bool = False
+    hanging: BlockingCalls | None = None  # by which its last check has not returned yet
 
 
 class HealthMonitor:
@@ -100,15 +100,10 @@ class HealthMonitor:
         self._offered = offered  # IDs
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT)
-        self._renew_calls()
+        self._calls = BlockingCalls(f"check {scanner.resource.name}")
         name = scanner.resource.name
         work = keep_running("checking", name, self._keep_checking)
         self._checking = asyncio.create_task(work, name=f"health {name}")
-
-    def _renew_calls(self) -> None:
-        """Forget the calls of former checks: that they hang says nothing of others."""
-        self._calls = BlockingCalls(f"check {self._scanner.resource.name}")
-        self._hanging = set[str]()  # devices whose last check has not returned yet
 
     @property
     def _checks(self) -> HealthChecks:
@@ -123,8 +118,8 @@ class HealthMonitor:
         """
         former, self._scanner = self._checks, scanner
         watched, changed = self._watched, self._checks != former
-        if changed:
-            self._renew_calls()
+        if changed:  # that calls of former checks hang says nothing of others
+            self._calls = BlockingCalls(f"check {scanner.resource.name}")
         self._watched = {
             device.id: self._update(watched.get(device.id), device, changed=changed)
             for device in snapshot.devices.values()
@@ -144,7 +139,7 @@ class HealthMonitor:
         watched.device = device
         return watched
 
-    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
+    def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the health of each device by its checks.
 
         A verdict is added only to a device that has none and is not leaving.
@@ -159,13 +154,10 @@ class HealthMonitor:
             devices[device_id] = replace(device, verdict=verdict, checked=state.checked)
         return replace(snapshot, devices=devices)
 
-    async def first_round(self, timeout: float) -> None:  # noqa: ASYNC109 (not an error)
-        """Wait until each device has been checked once, at most `timeout` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                watched = self._watched.values
-                while any(device.state.healthy is None for device in watched()):  # noqa: ASYNC110
-                    await asyncio.sleep(_FIRST_POLL_S)
+    async def first_round(self) -> None:
+        """Wait until each device has been checked once."""
+        while any(watched.state.healthy is None for watched in self._watched.values()):  # noqa: ASYNC110
+            await asyncio.sleep(_FIRST_POLL_S)
 
     def close(self) -> None:
         """End all rounds."""
@@ -186,10 +178,8 @@ class HealthMonitor:
                 await asyncio.sleep(_PAUSE_MIN_S)  # also if devices change all the time
                 # Rounds that are late say when they end.
                 times = (watched.next_at for watched in self._watched.values())
-                until = min((time for time in times if time > now), default=None)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(until):
-                        await self._wake.wait()
+                until = min((time for time in times if time > now), default=math.inf)
+                await wait_at_most(until - clock(), self._wake.wait)
 
     async def _round(self, watched: _Watched) -> None:
         """Check a device."""
@@ -197,7 +187,7 @@ class HealthMonitor:
         watched.next_at, watched.is_checking = clock() + checks.interval, True
         try:
             async with self._slots:
-                outcome = await self._outcome(checks, watched.device)
+                outcome = await self._outcome(checks, watched)
         finally:
             watched.is_checking = False
             if watched.next_at <= clock():
@@ -209,26 +199,30 @@ class HealthMonitor:
         if watched.state.published(checks) != before:
             self._on_change()
 
-    async def _outcome(self, checks: HealthChecks, device: HostDevice) -> Checked:
+    async def _outcome(self, checks: HealthChecks, watched: _Watched) -> Checked:
         """Return the outcome of checking a device; a check that is late has failed."""
-        scanner, late = self._scanner, f"did not answer in {checks.timeout:g} s"
-        hanging = self._hanging
-        if device.id in hanging:
+        scanner, device, calls = self._scanner, watched.device, self._calls
+        late = f"did not answer in {checks.timeout:g} s"
+
+        def end_hanging() -> None:
+            watched.hanging = None
+
+        if watched.hanging is calls:
             return _failed_round(late)
-        if self._calls.hanging:
+        if calls.hanging:
             return _failed_round(
                 "not tried, as too many other checks of the resource do not return"
             )
         try:
-            return await self._calls.run(
+            return await calls.run(
                 lambda: self._check(
                     checks, device, scanner.files, scanner.constants, allow=scanner.policy
                 ),
                 patience=checks.timeout + _KILL_S,
-                on_late=lambda: hanging.discard(device.id),
+                on_late=end_hanging,
             )
         except NoAnswerError:
-            hanging.add(device.id)
+            watched.hanging = calls
             return _failed_round(late)
         except OSError as error:  # no thread can be started
             return _failed_round(describe_os_error(error))

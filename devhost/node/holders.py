@@ -24,22 +24,13 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list of kubelet.
-
-    Attributes:
-        held: The devices that pods hold.
-        at: When it was requested, on the event loop's clock.
-        has_all_pods: Whether it has all pods: a kubelet that has just started lists those admitted
-            so far.
-        complete: Whether it has all devices that device plugins have given.
-        by_name: The IDs that pods hold, by the name of their device.
-    """
+    """A list of kubelet."""
 
     held: PodHoldings
-    at: float
-    has_all_pods: bool
-    complete: bool
-    by_name: Mapping[AdvertisedName, HeldBy]
+    at: float  # when it was requested, on the event loop's clock
+    has_all_pods: bool  # not those alone that a kubelet has admitted since its start
+    complete: bool  # it has all devices that device plugins have given
+    by_name: Mapping[AdvertisedName, HeldBy]  # the IDs that pods hold, by their device
 
 
 class Holders:
@@ -59,7 +50,8 @@ class Holders:
         self._failure: str | None = None
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        # Called when what `pods_by_id` or `held_ids` return has changed.
+        self.on_change: list[Callable[[], None]] = []
         self.on_list: Callable[[], object] = int  # after each list, the same or another
 
     @property
@@ -134,14 +126,6 @@ class Holders:
             if self._ended == ended:
                 await self._ask()
 
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever what `pods_by_id` or `held_ids` return has changed.
-
-        What is returned ends that.
-        """
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
-
     async def run(self) -> None:
         """Ask every `POLL_S`."""
         while True:
@@ -178,7 +162,7 @@ class Holders:
             else:
                 _LOG.info("pod-resources available again")
         if _counted(self._lists) != before:
-            for callback in tuple(self._callbacks):
+            for callback in tuple(self.on_change):
                 callback()
         self.on_list()
 

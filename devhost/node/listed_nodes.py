@@ -36,31 +36,27 @@ class ListedNodes:
 
     def update(self, resource: str, former: _Devices, devices: _Devices) -> bool:
         """Set what a resource lists; return whether it has given up a node."""
-        left, come = set[str](), set[str]()
-        for device in former.values():
-            if devices.get(device.id) is not device:
-                place = resource, device.is_leaving
-                for key in {*_listed_keys(device)}:
-                    left.add(key)
-                    by_resource = self._devices[key]
-                    del by_resource[place][device.id]
-                    if not by_resource[place]:
-                        del by_resource[place]
-                    if not by_resource:
-                        del self._devices[key]
-        for device in devices.values():
-            if former.get(device.id) is not device:
-                place = resource, device.is_leaving
-                for key in _listed_keys(device):
-                    come.add(key)
-                    by_resource = self._devices.setdefault(key, {})
-                    by_resource.setdefault(place, {})[device.id] = None
-        return bool(left - come)
+        left, come = {*_listed_only_in(former, devices)}, [*_listed_only_in(devices, former)]
+        for key, device_id, leaving in left:
+            by_resource = self._devices[key]
+            del by_resource[resource, leaving][device_id]
+            if not by_resource[resource, leaving]:
+                del by_resource[resource, leaving]
+            if not by_resource:
+                del self._devices[key]
+        for key, device_id, leaving in come:
+            by_resource = self._devices.setdefault(key, {})
+            by_resource.setdefault((resource, leaving), {})[device_id] = None
+        return not {key for key, *_ in left} <= {key for key, *_ in come}
 
 
-def _listed_keys(device: HostDevice) -> Iterator[str]:
-    """Yield what nobody else may offer while a device is listed; nothing if it waits itself."""
-    if not device.is_withheld:
-        for node in device.owned_nodes:
-            if device.is_leaving or device.has(node):
-                yield from node.id.keys
+def _listed_only_in(devices: _Devices, others: _Devices) -> Iterator[tuple[str, str, bool]]:
+    """Yield the node keys that nobody else may offer while devices are listed that others are not.
+
+    Each with the ID of its device, and whether that is leaving. A device that waits has none.
+    """
+    for device in devices.values():
+        if others.get(device.id) is not device and not device.is_withheld:
+            for node in device.owned_nodes:
+                if device.is_leaving or device.has(node):
+                    yield from ((key, device.id, device.is_leaving) for key in node.id.keys)

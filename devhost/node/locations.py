@@ -10,15 +10,12 @@ from typing import Final
 from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.sources.base import NOT_DEVICES, Listing, Location, has_no_events, list_location
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 from devhost.watch.uevents import Uevents
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directories need many
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
-
-OnChange = Callable[[], None]
-"""Called when something may have changed at a location."""
 
 
 class EntryQuota:
@@ -61,32 +58,46 @@ def timeout_text() -> str:
     return f"no answer in {READ_TIMEOUT_S:.0f} s"
 
 
-class LocationWatch:
-    """The events of a location, by inotify and from the kernel."""
+class LocationReader:
+    """A location in use: watched on the event loop, by inotify and the kernel, and read in threads.
+
+    One that hangs holds up only the resources that read it.
+    """
 
     def __init__(
-        self, location: Location, files: HostFiles, watcher: Watcher, uevents: Uevents
+        self,
+        location: Location,
+        files: HostFiles,
+        watcher: Watcher,
+        uevents: Uevents,
+        quota: EntryQuota,
     ) -> None:
-        self._location, self._files, self._uevents = location, files, uevents
-        self.subscribers: dict[Hashable, OnChange] = {}
+        self.location, self._files, self._uevents, self._quota = location, files, uevents, quota
+        self.subscribers: dict[Hashable, Callable[[], None]] = {}
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
             uevents.subscribe(location.subsystems, self._notify)
         self._calls = BlockingCalls(f"watch {location.base}", serial=True)
         self._starting = asyncio.Lock()
         self._requested, self._started = 1, 0  # how often
+        quota.add(self)
+        self._count = 0  # of entries
+        self._turn = threading.Lock()  # to read
+        self._progress = Progress()  # of the thread that reads
+        self._listing: Listing | None = None
+        self._began = 0.0
 
     @property
     def polling_reason(self) -> str:
         """Why there are no events, so that the location has to be read regularly; else empty."""
-        polling_reason = self._uevents.polling_reason if self._location.subsystems else None
+        polling_reason = self._uevents.polling_reason if self.location.subsystems else None
         return polling_reason or self._subscription.polling_reason
 
     def recheck(self) -> None:
-        """Check at the next `start` that the watches are still right."""
+        """Check at the next `watch` that the watches are still right."""
         self._requested += 1
 
-    async def start(self) -> None:
+    async def watch(self) -> None:
         """Watch the location, if it is not watched; wait, so that nothing is missed.
 
         But not for long: the filesystem may not answer, which the reading shows too. When it
@@ -96,13 +107,13 @@ class LocationWatch:
             requested = self._requested
             if requested != self._started:
                 with contextlib.suppress(NoAnswerError):
-                    await self._start()
+                    await self._watch()
                     self._started = requested
 
-    async def _start(self) -> None:
-        if self._location.subsystems:
+    async def _watch(self) -> None:
+        if self.location.subsystems:
             self._uevents.open()
-        watched, files = self._location.watched, self._files
+        watched, files = self.location.watched, self._files
         if watched is None or has_no_events(watched.path):
             return
         path = await self._calls.run(
@@ -120,29 +131,10 @@ class LocationWatch:
             on_change()
 
     def close(self) -> None:
-        """Watch the location no longer."""
-        self._subscription.close()
-        if self._location.subsystems:
-            self._uevents.unsubscribe(self._notify)
-
-
-class LocationReader:
-    """Reads a location in use; a location that hangs holds up only the resources that read it."""
-
-    def __init__(
-        self, location: Location, files: HostFiles, watch: LocationWatch, quota: EntryQuota
-    ) -> None:
-        self.location, self._files, self.watch, self._quota = location, files, watch, quota
-        quota.add(self)
-        self._count = 0  # of entries
-        self._turn = threading.Lock()  # to read
-        self._progress = Progress()  # of the thread that reads
-        self._listing: Listing | None = None
-        self._began = 0.0
-
-    def close(self) -> None:
         """Watch and read the location no longer."""
-        self.watch.close()
+        self._subscription.close()
+        if self.location.subsystems:
+            self._uevents.unsubscribe(self._notify)
         self._quota.remove(self)
 
     def read(self, since: float) -> Listing:
@@ -162,7 +154,7 @@ class LocationReader:
                 self._began = time.monotonic()
                 listing = self._read()
             # A listing has all names: it is kept only for other resources.
-            self._listing = listing if len(self.watch.subscribers) > 1 else None
+            self._listing = listing if len(self.subscribers) > 1 else None
             return listing
         finally:
             self._turn.release()
@@ -184,34 +176,36 @@ class Locations:
         self._quota = EntryQuota()
         self.uevents = Uevents()
         self._readers: dict[Location, LocationReader] = {}
-        self._locations: dict[Hashable, tuple[Location, ...]] = {}  # by subscriber
+        self._readers_of: dict[Hashable, list[LocationReader]] = {}  # subscribers
 
     def subscribe(
-        self, subscriber: Hashable, locations: Iterable[Location], on_change: OnChange
+        self, subscriber: Hashable, locations: Iterable[Location], on_change: Callable[[], None]
     ) -> list[LocationReader]:
         """Call `on_change` for changes of these locations, and no longer for former ones.
 
         Returns the readers of the locations.
         """
-        former = self._locations.get(subscriber, ())
-        self._locations[subscriber] = tuple(locations)
-        for location in self._locations[subscriber]:
-            if location not in self._readers:
-                watch = LocationWatch(location, self._files, self.watcher, self.uevents)
-                reader = LocationReader(location, self._files, watch, self._quota)
-                self._readers[location] = reader
-            self._readers[location].watch.subscribers[subscriber] = on_change
-        self._leave(subscriber, set(former).difference(self._locations[subscriber]))
-        return [self._readers[location] for location in self._locations[subscriber]]
+        former = self._readers_of.get(subscriber, ())
+        readers = [self._reader(location) for location in locations]
+        self._readers_of[subscriber] = readers
+        for reader in readers:
+            reader.subscribers[subscriber] = on_change
+        self._leave(subscriber, set(former).difference(readers))
+        return readers
 
     def unsubscribe(self, subscriber: Hashable) -> None:
         """End the calls of a subscriber."""
-        self._leave(subscriber, self._locations.pop(subscriber, ()))
+        self._leave(subscriber, self._readers_of.pop(subscriber, ()))
 
-    def _leave(self, subscriber: Hashable, locations: Iterable[Location]) -> None:
-        for location in locations:
-            reader = self._readers[location]
-            del reader.watch.subscribers[subscriber]
-            if not reader.watch.subscribers:
+    def _reader(self, location: Location) -> LocationReader:
+        if location not in self._readers:
+            host = self._files, self.watcher, self.uevents
+            self._readers[location] = LocationReader(location, *host, self._quota)
+        return self._readers[location]
+
+    def _leave(self, subscriber: Hashable, readers: Iterable[LocationReader]) -> None:
+        for reader in readers:
+            del reader.subscribers[subscriber]
+            if not reader.subscribers:
                 reader.close()
-                del self._readers[location]
+                del self._readers[reader.location]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.backends.backend import ALLOCATE_RESULTS, Backend
+from devhost.backends.backend import Backend
 from devhost.config.diff import Action, Change
 from devhost.config.diff import changes as changes_between
 from devhost.devices.identify import SETTLE_S
@@ -30,16 +30,10 @@ from devhost.node.record_files import RecordFiles
 from devhost.node.resource import NodeParts, ServedResource
 from devhost.node.tasks import keep_running
 from devhost.observe.metrics import Metrics
-from devhost.watch.inotify import Watcher
+from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
-_DONE: Final = {
-    Action.START: "resource added",
-    Action.UPDATE: "resource changed",
-    Action.REREGISTER: "resource changed",
-    Action.DRAIN: "resource removed",
-    Action.SWITCH: "resource changed",
-}
+_DONE: Final = {Action.START: "resource added", Action.DRAIN: "resource removed"}
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -73,7 +67,7 @@ class Host:
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
         self._successors: dict[str, Resource] = {}  # to be started when the other backend has ended
-        holders, metrics = Holders(backend.pods, settings.node_name), Metrics(ALLOCATE_RESULTS)
+        holders, metrics = Holders(backend.pods, settings.node_name), Metrics()
         records = RecordFiles(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,
@@ -95,11 +89,9 @@ class Host:
     @property
     def resources(self) -> list[ServedResource]:
         """The resources that are served, drained ones at the end."""
-        names = [resource.name for resource in self._config.resources] if self._config else []
-        places = {name: place for place, name in enumerate(names)}
-        return sorted(
-            self._served.values(), key=lambda served: places.get(served.name, len(places))
-        )
+        in_order = [resource.name for resource in self._config.resources] if self._config else []
+        names = dict.fromkeys([*in_order, *self._served])
+        return [self._served[name] for name in names if name in self._served]
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.
@@ -129,7 +121,6 @@ class Host:
         finally:
             try:
                 await parts.records.close()
-                await parts.backend.close()
             finally:
                 await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
 
@@ -193,7 +184,7 @@ class Host:
         """Start, change or end a resource."""
         if change.action is not Action.KEEP and not quiet:
             fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
-            _LOG.info(_DONE[change.action], extra={"fields": fields})
+            _LOG.info(_DONE.get(change.action, "resource changed"), extra={"fields": fields})
         served, resource = self._served.get(change.name), change.resource
         self._successors.pop(change.name, None)
         if resource is None:

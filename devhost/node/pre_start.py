@@ -29,7 +29,7 @@ from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
-from devhost.model.device import FileKind, FileState, HostDevice
+from devhost.model.device import FileKind, HostDevice
 from devhost.model.names import printable
 from devhost.model.records import Handout
 from devhost.model.template import Template
@@ -73,8 +73,11 @@ class PreStart:
             await self._handouts.sync(_SYNC_S)
 
     def _with_steps(self) -> list[Handout]:
-        handouts = self._handouts.table.of_resource(self._name)
-        return [handout for handout in handouts if handout.steps != "none"]
+        return [
+            handout
+            for handout in self._handouts.table
+            if handout.resource == self._name and handout.steps != "none"
+        ]
 
     def needs_steps(self, resource: Resource) -> bool:
         """Whether what is allocated now has steps to run before a container starts."""
@@ -300,16 +303,13 @@ def _change_mode(mode: int, run: StepRun) -> None:
     if not nodes:
         raise PreStartError("the device has no device node whose mode could be changed")
     for _, state in nodes:
-        _change_mode_of(run.files.to_local(state.realpath), state, mode)
-
-
-def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
-    with pinned_path(path) as same_file:
-        status = os.stat(same_file)
-        number = (os.major(status.st_rdev), os.minor(status.st_rdev))
-        if stat.S_IFMT(status.st_mode) != _TYPES[expected.kind] or number != expected.number:
-            raise PreStartError(f"{path} has become another file")
-        Path(same_file).chmod(mode)
+        path = run.files.to_local(state.realpath)
+        with pinned_path(path) as same_file:
+            status = os.stat(same_file)
+            number = (os.major(status.st_rdev), os.minor(status.st_rdev))
+            if stat.S_IFMT(status.st_mode) != _TYPES[state.kind] or number != state.number:
+                raise PreStartError(f"{path} has become another file")
+            Path(same_file).chmod(mode)
 
 
 def _current_nodes(run: StepRun, *, files: bool = False) -> Seen:

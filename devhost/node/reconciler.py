@@ -13,7 +13,6 @@ import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from devhost.devices.identify import Identified
@@ -43,43 +42,10 @@ _Outcome = tuple[list[Identified | Exception | None], set[str]]
 """What a pass comes to for each finding, and the resources to read again."""
 
 
-@dataclass(slots=True)
-class _Demand:
-    """The need for a scan; times are on the event loop's clock.
-
-    Attributes:
-        due: Something may have changed since the last reading began.
-        full: Also what no event tells is asked for.
-        is_reading: A reading was begun that was not taken by a pass yet.
-        since: When a scan was requested last.
-        pending_since: Since when one is due or being read.
-        rereads: How often it was read again, because it had changed meanwhile.
-        timer: Has it scanned again even if nothing happens.
-    """
-
-    due: bool = False
-    full: bool = False
-    is_reading: bool = False
-    since: float = 0.0
-    pending_since: float = 0.0
-    rereads: int = 0
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a scan may be about to find something."""
-        return self.due or self.is_reading
-
-
 class ResourceScan:
-    """The scans of one resource, one at a time; made by `Reconciler.add`.
+    """The scans of one resource, one at a time.
 
-    Attributes:
-        scanner: The compiled resource.
-        found: The devices that it has, as found by the last scan.
-        readers: The readers of the locations that its sources look at.
-        forecast: The devices as read last, if others offer the nodes that they offered before.
-        outcome: The devices, when a pass has resolved the forecast.
+    `apply` gets what a scan finds, `failed` a mistake of ours.
     """
 
     def __init__(
@@ -89,30 +55,45 @@ class ResourceScan:
         apply: Callable[[Snapshot], Awaitable[None]],
         failed: Callable[[Exception], object],
     ) -> None:
-        self._reconciler, self.scanner, self.found = reconciler, scanner, Snapshot()
-        self._apply, self._failed = apply, failed
-        self.demand = _Demand()
+        self._reconciler, self._apply, self._failed = reconciler, apply, failed
+        self.scanner = scanner
+        self.found = Snapshot()  # the devices that the resource has, by the last scan
+        # The need for a scan; times are on the event loop's clock.
+        self.due = False  # something may have changed since the last reading began
+        self._full = False  # also what no event tells is asked for
+        self._is_reading = False  # a reading was begun that was not taken by a pass yet
+        self._since = 0.0  # when a scan was requested last
+        self.pending_since = 0.0
+        self._rereads = 0  # as something had changed meanwhile
+        self.timer: asyncio.TimerHandle | None = None  # to scan even if nothing happens
+        # The devices as read last, if others offer the nodes that they offered before; and the
+        # devices when a pass has resolved that.
         self.forecast: Identified
+        self.outcome: asyncio.Future[Identified | None] | None = None
         self._owners: Mapping[str, str] = {}  # of nodes that another resource offers
         self._links_to_come = False
-        self.outcome: asyncio.Future[Identified | None] | None = None
-        self.readers: Sequence[LocationReader] = ()
+        self.readers: Sequence[LocationReader] = ()  # of the locations where its sources look
         self._calls: BlockingCalls | None = None  # while it is enabled
+        reconciler.scans[self.name] = self
 
     @property
     def name(self) -> str:
         """The resource's name."""
         return self.scanner.resource.name
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a scan may be about to find something."""
+        return self.due or self._is_reading
+
     def request(self, *, full: bool = False) -> None:
         """Scan, as something may have changed; also what no event tells, if `full`."""
         if self._calls is None:
             return  # such as one that drains
-        demand = self.demand
-        demand.since = asyncio.get_running_loop().time()
-        if not demand.is_pending:
-            demand.pending_since = demand.since
-        demand.due, demand.full = True, demand.full or full
+        self._since = asyncio.get_running_loop().time()
+        if not self.is_pending:
+            self.pending_since = self._since
+        self.due, self._full = True, self._full or full
         if self not in self._reconciler.active:
             work = keep_running("resource", self.name, self._run, self._report_failure)
             task = asyncio.create_task(work, name=f"scan {self.name}")
@@ -121,7 +102,7 @@ class ResourceScan:
     def rescan(self) -> None:
         """Scan everything, and see that the right directories are watched."""
         for reader in self.readers:
-            reader.watch.recheck()
+            reader.recheck()
         self.request(full=True)
 
     def apply_spec(self, scanner: Scanner) -> None:
@@ -144,15 +125,15 @@ class ResourceScan:
     def close(self) -> None:
         """Forget the resource."""
         self.release()
-        self._reconciler.remove(self)
+        self._reconciler.scans.pop(self.name, None)
 
     def _stop(self) -> None:
         task = self._reconciler.active.pop(self, None)
-        for pending in (task, self.demand.timer, self.outcome):
+        for pending in (task, self.timer, self.outcome):
             if pending is not None:
                 pending.cancel()
         self.outcome = None
-        self.demand.due = self.demand.is_reading = False
+        self.due = self._is_reading = False
         if task is not None:
             self._reconciler.wake()  # nobody has to wait for it any longer
 
@@ -162,33 +143,33 @@ class ResourceScan:
 
     async def _run(self) -> None:
         """Scan for as long as something may have changed."""
-        clock, demand = asyncio.get_running_loop().time, self.demand
+        clock = asyncio.get_running_loop().time
         again_at: float | None = None
-        while demand.due:
-            if demand.timer is not None:
-                demand.timer.cancel()
-            began = demand.pending_since = clock()
-            demand.due, demand.is_reading = False, True
+        while self.due:
+            if self.timer is not None:
+                self.timer.cancel()
+            began = self.pending_since = clock()
+            self.due, self._is_reading = False, True
             again_at = await self._scan(began)
-            if demand.due:  # one that changes all the time leaves time to the others
+            if self.due:  # one that changes all the time leaves time to the others
                 await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
         self._reconciler.active.pop(self, None)
         if again_at is not None:
-            demand.timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
+            self.timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
 
     async def _scan(self, began: float) -> float | None:
         """Scan once; return when to do so again even if nothing happens."""
-        loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.scanner
-        full, demand.full = demand.full, False
+        loop, scanner = asyncio.get_running_loop(), self.scanner
+        full, self._full = self._full, False
         try:
-            forecast, snapshot = await self._read(scanner, demand.since, full=full)
+            forecast, snapshot = await self._read(scanner, self._since, full=full)
             identified = await self._resolve(forecast)
         finally:
-            if demand.is_reading:
-                demand.is_reading = False
+            if self._is_reading:
+                self._is_reading = False
                 self._reconciler.wake(self)
         if identified is None:
-            demand.due, demand.full = True, demand.full or full
+            self.due, self._full = True, self._full or full
             return None
         if snapshot is None or identified is not forecast or identified.truncated:
             snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
@@ -200,9 +181,7 @@ class ResourceScan:
         # After the list, which is sent first.
         loop.call_soon(self._reconciler.metrics.observe_scan, self.name, snapshot, took)
         # What has failed may have done so for a moment, such as without a free descriptor.
-        if snapshot.error is not None or any(
-            reader.watch.polling_reason for reader in self.readers
-        ):
+        if snapshot.error is not None or any(reader.polling_reason for reader in self.readers):
             return min(loop.time() + POLL_S, snapshot.again_at or math.inf)
         return snapshot.again_at
 
@@ -215,7 +194,7 @@ class ResourceScan:
         """
         readers = self.readers
         for reader in readers:
-            await reader.watch.start()
+            await reader.watch()
 
         def look() -> tuple[Identified, Snapshot | None]:
             listings = {reader.location: reader.read(since) for reader in readers}
@@ -251,7 +230,7 @@ class ResourceScan:
         identified = await self.outcome
         self.outcome = None
         del self.forecast  # it has the devices from before
-        self.demand.rereads = self.demand.rereads + 1 if identified is None else 0
+        self._rereads = self._rereads + 1 if identified is None else 0
         if identified is not None and identified is not forecast:
             owners = identified.context.owners.items()
             self._owners = {key: owner for key, owner in owners if owner is not None}
@@ -260,8 +239,8 @@ class ResourceScan:
 
     def take(self) -> _Finding:
         """Return what was found, for a pass."""
-        outdated = self.demand.due and self.demand.rereads < _REREADS_MAX
-        self.demand.is_reading = False
+        outdated = self.due and self._rereads < _REREADS_MAX
+        self._is_reading = False
         return self.forecast, self.found, outdated
 
 
@@ -271,7 +250,7 @@ class Reconciler:
     def __init__(self, locations: Locations, metrics: Metrics) -> None:
         self.locations, self.metrics = locations, metrics
         self.active: dict[ResourceScan, asyncio.Task[None]] = {}  # with a scan due or running
-        self._scans: dict[str, ResourceScan] = {}
+        self.scans: dict[str, ResourceScan] = {}  # by resource
         self._positions: dict[str, int] = {}
         self._resolver = Resolver()  # belongs to the pass
         self._edits: list[_Edit] = []
@@ -282,21 +261,6 @@ class Reconciler:
     def reserve(self, reserved: Mapping[str, Collection[str]]) -> None:
         """Keep nodes, at the start, for the resources whose pods have them."""
         self._resolver = Resolver(reserved)
-
-    def add(
-        self,
-        scanner: Scanner,
-        apply: Callable[[Snapshot], Awaitable[None]],
-        failed: Callable[[Exception], object],
-    ) -> ResourceScan:
-        """Add a resource: `apply` gets what a scan finds, `failed` a mistake of ours."""
-        scan = ResourceScan(self, scanner, apply, failed)
-        self._scans[scan.name] = scan
-        return scan
-
-    def remove(self, scan: ResourceScan) -> None:
-        """Forget a resource."""
-        self._scans.pop(scan.name, None)
 
     def reconfigure(self, resources: Sequence[Resource]) -> None:
         """Apply the order of the resources of another file, and what they declare."""
@@ -312,7 +276,7 @@ class Reconciler:
         """Scan everything each minute, until cancelled."""
         while True:
             await asyncio.sleep(RESCAN_S)
-            for scan in tuple(self._scans.values()):
+            for scan in tuple(self.scans.values()):
                 scan.rescan()
                 await asyncio.sleep(0)  # not a thousand in one round of the loop
 
@@ -320,17 +284,10 @@ class Reconciler:
 
     def wake(self, scan: ResourceScan | None = None) -> None:
         """Resolve what is ready, also by what has just come of a scan."""
-        waits = self._awaited is not None and self._awaited.demand.is_pending
-        if waits and scan is not None and self._position(scan) > self._position(self._awaited):
-            return  # behind what the last pass has ended at: nothing is ready that was not
+        last = self._awaited  # at which the last pass has ended: behind it, nothing is ready
+        if scan and last and last.is_pending and self._position(scan) > self._position(last):
+            return
         if self._pass is None or self._pass.done():
-            if scan is not None and not self._edits:  # most events need no task
-                ready = self._ready()
-                if ready == [scan] and len(scan.forecast.selection.nodes) <= _FEW:
-                    self._take_over(ready, _one_pass(self._resolver, (), [scan.take()]))
-                    ready = self._ready()
-                if not ready:
-                    return
             work = keep_running("task", "resolve", self._resolve_ready)
             self._pass = asyncio.create_task(work, name="resolve")
 
@@ -343,21 +300,17 @@ class Reconciler:
                 findings = [scan.take() for scan in ready]
                 work = functools.partial(_one_pass, self._resolver, edits, findings)
                 few = sum(len(forecast.selection.nodes) for forecast, *_ in findings) <= _FEW
-                outcome = work() if few else await run_in_thread("resolve", work)
+                resolved, again = work() if few else await run_in_thread("resolve", work)
                 del self._edits[: len(edits)]
-                self._take_over(ready, outcome)
+                for scan, identified in zip(ready, resolved, strict=True):
+                    _deliver(scan, identified)
+                for scan in filter(None, map(self.scans.get, again)):
+                    if not scan.is_pending:
+                        scan.request()
         except Exception as error:  # tried again, with the same edits
             for scan in ready:
                 _deliver(scan, error)
             raise
-
-    def _take_over(self, ready: Iterable[ResourceScan], outcome: _Outcome) -> None:
-        resolved, again = outcome
-        for scan, identified in zip(ready, resolved, strict=True):
-            _deliver(scan, identified)
-        for scan in filter(None, map(self._scans.get, again)):
-            if not scan.demand.is_pending:
-                scan.request()
 
     def _ready(self) -> list[ResourceScan]:
         """Return the scans to resolve: those before which no resource may find something yet.
@@ -371,15 +324,13 @@ class Reconciler:
         for scan in sorted(self.active, key=self._position):
             if scan.outcome is not None and not scan.outcome.done():
                 ready.append(scan)
-            elif scan.demand.is_pending and loop.time() < (
-                until := scan.demand.pending_since + ORDER_WAIT_S
-            ):
+            elif scan.is_pending and loop.time() < (until := scan.pending_since + ORDER_WAIT_S):
                 self._timer, self._awaited = loop.call_at(until, self.wake), scan
                 break
         return ready
 
-    def _position(self, scan: ResourceScan | None) -> int:
-        return -1 if scan is None else self._positions.get(scan.name, -1)
+    def _position(self, scan: ResourceScan) -> int:
+        return self._positions.get(scan.name, -1)
 
 
 def _one_pass(resolver: Resolver, edits: Iterable[_Edit], findings: Iterable[_Finding]) -> _Outcome:

@@ -19,34 +19,22 @@ _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
 @dataclass(eq=False, slots=True)
 class ListedResource:
-    """The list of a resource of this process.
-
-    Attributes:
-        devices: Those that were published last.
-        shared: Whether they are advertised as shares.
-        withheld: Whether a device waits, because a pod may have its nodes.
-    """
+    """The list of a resource of this process."""
 
     offered_ids: OfferedIds
     rescan: Callable[[], None]
-    devices: Mapping[str, HostDevice] = field(default_factory=dict)
-    shared: bool = False
-    withheld: bool = False
+    devices: Mapping[str, HostDevice] = field(default_factory=dict)  # as published last
+    shared: bool = False  # they are advertised as shares
+    withheld: bool = False  # a device waits, because a pod may have its nodes
 
 
 @dataclass(eq=False, slots=True)
 class _Life:
-    """The times of a handout, in seconds on the event loop's clock.
+    """The times of a handout, in seconds on the event loop's clock."""
 
-    Attributes:
-        allocated_at: When it was allocated last, as far as this process can tell.
-        ended_at: From when kubelet cannot allocate it.
-        offered: The device on offer that has its node.
-    """
-
-    allocated_at: float | None = None
-    ended_at: float | None = None
-    offered: HostDevice | None = None
+    allocated_at: float | None = None  # the last time, as far as this process can tell
+    ended_at: float | None = None  # from when kubelet cannot allocate it
+    offered: HostDevice | None = None  # the device on offer that has its node
 
 
 class RecordEnds:
@@ -66,13 +54,7 @@ class RecordEnds:
     def handed_out(self, handouts: Iterable[Handout]) -> None:
         """Record that IDs are allocated now."""
         now = asyncio.get_running_loop().time()
-        for handout in handouts:
-            self._life(handout).allocated_at = now
-
-    def forget(self, keys: Iterable[RecordKey]) -> None:
-        """Forget the times of handouts that have ended."""
-        for key in keys:
-            self._lives.pop(key, None)
+        self._lives |= {handout.key: _Life(now) for handout in handouts}
 
     def find_free(self, handouts: Iterable[Handout]) -> tuple[list[Handout], float]:
         """Return which of all handouts have ended, and in how many seconds there may be more."""

@@ -17,8 +17,8 @@ from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.node.record_store import Records, RecordStore, find_changes
 from devhost.node.record_table import RecordTable
 from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
@@ -30,37 +30,28 @@ ChooseRecords = Callable[[], Sequence[Record]]
 
 @dataclass(eq=False, slots=True)
 class _Gift:
-    """Records to be given, which the table has already; they are checked again before the writing.
-
-    Attributes:
-        former: What the table had instead of them.
-        is_late: The pod has them, because the disk was slow.
-    """
+    """Records to be given, in the table already; they are checked again before they are written."""
 
     check: ChooseRecords
     records: Sequence[Record] = ()
-    former: Changes = field(default_factory=dict)
+    former: Changes = field(default_factory=dict)  # what the table had instead of them
     refusal: AllocationError | None = None
-    is_late: bool = False
+    is_late: bool = False  # the pod has them, because the disk was slow
 
 
 class RecordFiles:
     """The records in the state directory, and the table of them.
 
     All methods belong to the event loop. `lock_of` returns who has a resource's lock; it blocks.
-
-    Attributes:
-        on_change: Called with the records that another instance has made or ended.
-        problem: Why the state directory does not have the records.
-        damage: What has become of a file that was damaged.
     """
 
     def __init__(self, state_dir: Path | None, lock_of: Callable[[str], LockState]) -> None:
         self.table = RecordTable(boot_id())
         self._store = RecordStore(state_dir, lock_of) if state_dir is not None else None
+        # Gets the records that another instance has made or ended.
         self.on_change: Callable[[Sequence[Record]], object] = len
-        self.problem: str | None = None
-        self.damage: str | None = None
+        self.problem: str | None = None  # why the state directory does not have the records
+        self.damage: str | None = None  # what has become of a file that was damaged
         self._gifts: list[_Gift] = []
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
@@ -131,10 +122,7 @@ class RecordFiles:
 
     async def flush(self) -> None:
         """Write what has changed, at most `CLOSE_S`."""
-        if self._store is not None and (
-            self._gifts or self.table.snapshot() != self._store.records
-        ):
-            await self.sync(CLOSE_S)
+        await self.sync(CLOSE_S)
 
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""

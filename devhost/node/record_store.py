@@ -35,7 +35,6 @@ from devhost.node.state_dir import (
 
 Records = Mapping[RecordKey, Record]
 _Stamp = tuple[int, ...]
-_FORMER_FILE: Final = "state.json"  # of versions that were never released
 _NAME_MAX: Final = 200  # of a file, without its end
 _LOG: Final = logging.getLogger(__name__)
 
@@ -61,37 +60,23 @@ def find_changes(former: Records, records: Records) -> dict[RecordKey, Record | 
 
 
 class Outcome(NamedTuple):
-    """The outcome of an update of the files.
+    """The outcome of an update of the files."""
 
-    Attributes:
-        current: The records of the process, with what others have changed.
-        failure: Why a file could not be read or written.
-        unwritten: What could not be written because of it.
-        damage: What has become of a file that was damaged.
-    """
-
-    current: Records
-    failure: OSError | None = None
-    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it)
-    damage: str | None = None
+    current: Records  # of the process, with what others have changed
+    failure: OSError | None = None  # why a file could not be read or written
+    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it); what it has kept from the files
+    damage: str | None = None  # what has become of a file that was damaged
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a resource or a claim.
+    """A file of a resource or a claim."""
 
-    Attributes:
-        stamp: Differs from one file to the next.
-        rest: What is not understood of a resource's file: it is written by a newer version.
-        damage: Why it is to be moved aside. Until then its records are those that it had before.
-        failure: Why it could not be read; the same holds.
-    """
-
-    stamp: _Stamp = ()
-    records: Records = field(default_factory=dict)
-    rest: Mapping[str, Any] = field(default_factory=dict)
-    damage: str | None = None
-    failure: OSError | None = None
+    stamp: _Stamp = ()  # differs from one file to the next
+    records: Records = field(default_factory=dict)  # from before, if it cannot be read now
+    rest: Mapping[str, Any] = field(default_factory=dict)  # written by a newer version
+    damage: str | None = None  # why it is to be moved aside
+    failure: OSError | None = None  # why it could not be read
 
 
 _NO_FILE: Final = _File()
@@ -101,18 +86,13 @@ class RecordStore:
     """The files, as this process has read or written them last; one update at a time.
 
     `lock_of` returns who has the lock of a resource.
-
-    Attributes:
-        records: Those of all files.
-        was_kept: Whether there were records of device plugins when they were first read.
-        own: The base names of the files that only this process is known to write.
     """
 
     def __init__(self, directory: Path, lock_of: Callable[[str], LockState]) -> None:
         self.directory, self._lock_of = directory, lock_of
-        self.records: Records = {}
-        self.own: set[str] = set()
-        self.was_kept = False
+        self.records: Records = {}  # of all files
+        self.own: set[str] = set()  # base names of files that only this process is known to write
+        self.was_kept = False  # there were records of device plugins at the first reading
         self._files: dict[str, _File] = {}  # by name below the directory
         self._directories: Mapping[str, _Stamp | None] = {}
         self._has_changed = False  # a file or directory, since the last update that has ended
@@ -131,13 +111,11 @@ class RecordStore:
         if not self._directories:  # the first update of this process
             make_private(self.directory)
             self.was_kept = (self.directory / RECORDS).is_dir()
-            if (former := self.directory / _FORMER_FILE).exists():
-                _LOG.info("%s is of a former version: it is not read", former)
         lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()
             if not self._is_damaged and not self._find_lost(current):
-                return self._end(current)  # there is nothing to write
+                return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
             if self._has_changed or self._is_damaged:
@@ -146,19 +124,13 @@ class RecordStore:
                 if changes := find_changes(self.records, {**self._all_records(), **lost}):
                     current = merge(changes)
             failure, unwritten = self._write(current, lost)
-        return self._end(current, failure, unwritten, damage)
+        return self._end(Outcome(current, failure, unwritten, damage))
 
-    def _end(
-        self,
-        current: Records,
-        failure: OSError | None = None,
-        unwritten: Changes | None = None,
-        damage: str | None = None,
-    ) -> Outcome:
+    def _end(self, outcome: Outcome) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
         self._has_changed = False
         failures = (file.failure for file in self._files.values() if file.failure)
-        return Outcome(current, failure or next(failures, None), unwritten or {}, damage)
+        return outcome._replace(failure=outcome.failure or next(failures, None))
 
     @property
     def _is_damaged(self) -> bool:

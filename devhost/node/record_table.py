@@ -2,29 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
 from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
 
-_Key = TypeVar("_Key")
-
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Nodes that no other pod may have, under one name, because of a record.
-
-    Attributes:
-        driver: The driver of the claim; empty for the device plugin.
-        claim: The claim in messages; empty for the device plugin.
-    """
+    """Nodes that no other pod may have, under one name, because of a record."""
 
     name: AdvertisedName
     nodes: RecordedNodes
     overlap: bool
-    driver: str = ""
-    claim: str = ""
+    driver: str = ""  # of the claim; empty for the device plugin
+    claim: str = ""  # in messages; empty for the device plugin
 
     def node_keys(self, boot: str) -> frozenset[str]:
         """Return what identifies its nodes in a boot."""
@@ -46,11 +38,11 @@ def holdings(record: Record) -> Iterator[Holding]:
 
 
 class HoldingIndex:
-    """Holdings by node and by name, each with what it is held by."""
+    """Holdings by node, and by name with the records of each, which may be several shares."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self._by_node: dict[str, dict[str, dict[Holding, set[RecordKey]]]] = {}  # and by resource
+        self._by_node: dict[str, dict[str, dict[Holding, None]]] = {}  # and by resource
         self._by_name: dict[AdvertisedName, dict[Holding, set[RecordKey]]] = {}
 
     def __bool__(self) -> bool:
@@ -82,31 +74,34 @@ class HoldingIndex:
         """Add what is held by a record."""
         self._by_name.setdefault(holding.name, {}).setdefault(holding, set()).add(record_key)
         for key in holding.node_keys(self.boot):
-            holdings = self._by_node.setdefault(key, {}).setdefault(holding.name.resource, {})
-            holdings.setdefault(holding, set()).add(record_key)
+            by_resource = self._by_node.setdefault(key, {})
+            by_resource.setdefault(holding.name.resource, {})[holding] = None
 
     def remove(self, holding: Holding, record_key: RecordKey) -> None:
         """Remove what was held by a record."""
-        _remove(self._by_name, holding.name, holding, record_key)
+        by_holding, resource = self._by_name[holding.name], holding.name.resource
+        by_holding[holding].discard(record_key)
+        if by_holding[holding]:
+            return
+        del by_holding[holding]
+        if not by_holding:
+            del self._by_name[holding.name]
         for key in holding.node_keys(self.boot):
             by_resource = self._by_node[key]
-            _remove(by_resource, holding.name.resource, holding, record_key)
+            del by_resource[resource][holding]
+            if not by_resource[resource]:
+                del by_resource[resource]
             if not by_resource:
                 del self._by_node[key]
 
 
 class RecordTable:
-    """All records as this process has them.
-
-    Attributes:
-        claims: The records of claims, by ID.
-        index: What no other pod may have because of them.
-    """
+    """All records as this process has them."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self.claims: dict[str, ClaimRecord] = {}
-        self.index = HoldingIndex(boot)
+        self.claims: dict[str, ClaimRecord] = {}  # by ID
+        self.index = HoldingIndex(boot)  # what no other pod may have because of records
         self._records: dict[RecordKey, Record] = {}
 
     def __iter__(self) -> Iterator[Handout]:
@@ -139,17 +134,9 @@ class RecordTable:
         """Return the handouts of a device under a name."""
         return [record for record in self.by_name(name) if isinstance(record, Handout)]
 
-    def of_resource(self, resource: str) -> list[Handout]:
-        """Return the handouts of a resource."""
-        return [handout for handout in self if handout.resource == resource]
-
     def snapshot(self) -> dict[RecordKey, Record]:
         """Return all records, as they are now."""
         return dict(self._records)
-
-    def holdings(self) -> Iterator[Holding]:
-        """Yield all that pods were given."""
-        return (holding for record in self.snapshot().values() for holding in holdings(record))
 
     def apply(self, changes: Changes) -> None:
         """Set and end records."""
@@ -165,14 +152,3 @@ class RecordTable:
                     self.index.add(holding, key)
                 if isinstance(record, ClaimRecord):
                     self.claims[record.id] = record
-
-
-def _remove(
-    index: dict[_Key, dict[Holding, set[RecordKey]]], key: _Key, holding: Holding, record: RecordKey
-) -> None:
-    by_holding = index[key]
-    by_holding[holding].discard(record)
-    if not by_holding[holding]:
-        del by_holding[holding]
-    if not by_holding:
-        del index[key]

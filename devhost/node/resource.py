@@ -14,12 +14,12 @@ from devhost.node.cdi_files import CdiFiles, CdiInjection
 from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
-from devhost.node.reconciler import Reconciler
+from devhost.node.reconciler import Reconciler, ResourceScan
 from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import ResourceStatus
-from devhost.node.switches import end_steps, other_holders
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
+from devhost.watch.threads import wait_at_most
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
@@ -39,12 +39,7 @@ class NodeParts:
 
 
 class ServedResource:
-    """Serves one resource.
-
-    Attributes:
-        devices: What was found, and what is offered.
-        answers: The answers to the backend, by the present offer.
-    """
+    """Serves one resource."""
 
     def __init__(
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
@@ -52,7 +47,7 @@ class ServedResource:
         self.scanner, self._parts = scanner, parts
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
-        self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
+        self.scan = ResourceScan(parts.reconciler, scanner, self._apply_scan, self.report_failure)
         self.resource_status = ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
         pre_start = PreStart(scanner, parts.records)
@@ -123,22 +118,18 @@ class ServedResource:
             self.answers.up_to_date.clear()  # the scan says when to serve
             self._changed.clear()
             self.scan.apply_spec(self.scanner)
-        holders, has_dra = self._parts.holders, self.scanner.policy.dra
+        holders = self._parts.holders
         self._held = holders.held_ids(self.name)
-        unsubscribe = holders.subscribe(self._held_changed)
+        holders.on_change.append(self._held_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._changed.wait()
                 if (health := self.devices.health) is not None:
-                    await health.first_round(_FIRST_ROUND_S)
+                    await wait_at_most(_FIRST_ROUND_S, health.first_round)
                     self._publish_again()
                 serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
                 await asyncio.sleep(0)  # it begins: only then can it end what was opened
-                while not (
-                    self.draining
-                    and self.publication.offered_ids.drained
-                    and (not has_dra or end_steps(self.answers, self.publication))
-                ):
+                while not (self.draining and self._finish_draining()):
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -147,9 +138,23 @@ class ServedResource:
                 serving.cancel()
         finally:
             self.scan.release()
-            unsubscribe()
+            holders.on_change.remove(self._held_changed)
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
+
+    def _finish_draining(self) -> bool:
+        """Register without steps when no device is left; return whether kubelet has it all so.
+
+        With DRA: for minutes after the end of a device plugin with PreStart, kubelet starts no pod
+        that got devices of its name by DRA (kubernetes#141426).
+        """
+        if not self.publication.offered_ids.drained:
+            return False
+        answers = self.answers
+        if self.scanner.policy.dra and answers.pre_start_required:
+            answers.steps_ended = True
+            self.publication.spec_changed()
+        return not answers.steps_ended or self.publication.up_to_date
 
     def report_failure(self, error: Exception) -> None:
         """Show that a mistake of ours has ended a scan, or the serving; another try follows."""
@@ -206,9 +211,8 @@ class ServedResource:
         self._publish(self.answers.offer.scanner, self.scan.found)
 
     def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
-        reason = self.answers.drain_reason
-        self.devices.publish(scanner, snapshot, drain_reason=reason)
-        if reason is not None:
+        self.devices.publish(scanner, snapshot)
+        if (reason := self.answers.drain_reason) is not None:
             pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
             self.resource_status.override(State.DRAINING, reason + held)
@@ -219,6 +223,23 @@ class ServedResource:
             self._publish_again()
         elif before != self._held:
             self.scan.request()
+
+
+def other_holders(scanner: Scanner, holders: Holders, records: RecordFiles) -> str | None:
+    """Return who has devices of a resource by the other backend, where there is one.
+
+    Of two backends that offer a resource, the scheduler would count the pods of one against the
+    devices of the other.
+    """
+    name = scanner.resource.name
+    if not scanner.policy.dra:
+        return None
+    if scanner.by_dra:
+        pods = sorted(holders.plugin_pods(name))
+        return f"held by {', '.join(pods)} by the device plugin" if pods else None
+    claims = records.table.claims.values()
+    shown = sorted(record.shown for record in claims if name in record.resources)
+    return f"held by claim {', '.join(shown)}" if shown else None
 
 
 def is_registered(served: ServedResource) -> bool:

@@ -1,12 +1,10 @@
 """The devices of one resource: from what a scan finds to what is offered."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 from devhost.backends.backend import OfferedIds
 from devhost.devices.scan import Scanner
-from devhost.model.config import Resource
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
@@ -17,14 +15,7 @@ from devhost.node.resource_status import ChangeLog, DeviceCount
 
 
 class ResourceDevices:
-    """The devices of one resource.
-
-    Attributes:
-        offered: Those that are listed, with the verdicts of all judges.
-        health: The checks of the devices, if there are any.
-        count: How many there are, and should be.
-        injection: The file of their CDI specs.
-    """
+    """The devices of one resource."""
 
     def __init__(
         self,
@@ -34,8 +25,8 @@ class ResourceDevices:
         injection: CdiInjection,
         scan: ResourceScan,
     ) -> None:
-        self.offered = Snapshot()
-        self.health: HealthMonitor | None = None
+        self.offered = Snapshot()  # as listed, with the verdicts of all judges
+        self.health: HealthMonitor | None = None  # if there are checks
         self.count = DeviceCount(answers.name)
         self.change_log = ChangeLog(answers.name, self.count.log_change)
         self.injection, self._custody = injection, custody
@@ -58,22 +49,21 @@ class ResourceDevices:
             self.health.close()
             self.health = None
 
-    def publish(
-        self, scanner: Scanner, snapshot: Snapshot, drain_reason: str | None = None
-    ) -> None:
-        """Judge what was found, and offer it; with a `drain_reason` all of it is leaving."""
+    def publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Judge what was found, and offer it; all of it is leaving if the resource drains."""
         resource, offered_ids, listed = scanner.resource, self._offered_ids, snapshot
+        drain_reason = self._answers.drain_reason
         if drain_reason is not None:
             verdict = Verdict(Cause.REMOVED, drain_reason)
             listed = with_all_leaving(snapshot, verdict, asyncio.get_running_loop().time())
-        judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._custody.judge]
-        judges += [self.health.judge] if self.health is not None else []
-        judges += [self.injection.judge] if scanner.has_cdi_file else []
         is_again = True
         while is_again:  # devices may have waited for IDs that have left
-            offered = listed = without_unlisted(listed, offered_ids)
-            for judge in judges:
-                offered = judge(resource, offered)
+            listed = without_unlisted(listed, offered_ids)
+            offered = self._custody.judge(resource, listed)
+            if self.health is not None:
+                offered = self.health.judge(offered)
+            if scanner.has_cdi_file:
+                offered = self.injection.judge(offered)
             self._answers.offer = Offer(scanner, offered)
             is_again = offered_ids.publish(offered, resource)
         self._scan.found, self.offered = listed, offered

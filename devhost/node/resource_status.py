@@ -148,23 +148,19 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
     def fields(**values: object) -> dict[str, object]:
         return {"fields": {"resource": resource, **{k: v for k, v in values.items() if v}}}
 
-    devices = list(_device_lines(before, after))
-    former = set(before.skipped)
-    new = [skip for skip in after.skipped if skip not in former] if former else after.skipped
-    # What is held back is offered soon, or skipped for another reason.
-    skipped = [skip for skip in new if skip.verdict.cause is not Cause.SETTLING]
-    # Those that are bad first: of many lines, only the first are logged.
-    lines = [line for line in devices if line[0] is logging.WARNING]
+    lines, former = list(_device_lines(before, after)), set(before.skipped)
     lines += [
         (logging.WARNING, "skipped", {"candidate": skip.candidate, "reason": skip.reason})
-        for skip in skipped[: _LINES_MAX + 1]
+        for skip in after.skipped
+        # What is held back is offered soon, or skipped for another reason.
+        if skip not in former and skip.verdict.cause is not Cause.SETTLING
     ]
-    lines += [line for line in devices if line[0] is not logging.WARNING]
+    # What is bad comes first: of many lines, only the first are logged.
+    lines.sort(key=lambda line: line[0], reverse=True)
     for level, message, values in lines[:_LINES_MAX]:
         _CHANGES.log(level, message, extra=fields(**values))
-    rest = len(devices) + len(skipped) - _LINES_MAX
-    if rest > 0:
-        _CHANGES.log(lines[_LINES_MAX][0], "and more", extra=fields(changes=rest))
+    if rest := lines[_LINES_MAX:]:
+        _CHANGES.log(rest[0][0], "and more", extra=fields(changes=len(rest)))
     if after.truncated and not before.truncated:
         left_out = fields(left_out=after.truncated, reason=ID_LIMIT_REACHED)
         _CHANGES.warning("devices left out", extra=left_out)

@@ -3,7 +3,6 @@
 They are replaced atomically under the directory's lock.
 """
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -11,7 +10,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,6 @@ RECORDS: Final = "records"
 CLAIMS: Final = "claims"
 SUBDIRECTORIES: Final = (RECORDS, CLAIMS)
 TOO_LARGE: Final = f"larger than {STATE_BYTES_MAX >> 20} MiB"
-SAVE_RETRY_S: Final = 5.0
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
@@ -39,17 +37,12 @@ def log_transition(content: str, before: str | None, problem: str | None) -> str
 
 
 class LastGoodConfig:
-    """The copy of the configuration that was applied last, for a start with an invalid file.
-
-    Attributes:
-        unsaved: The content to be saved.
-        problem: Why it could not be.
-    """
+    """The copy of the configuration that was applied last, for a start with an invalid file."""
 
     def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
         self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
-        self.unsaved: bytes | None = None
-        self.problem: str | None = None
+        self.unsaved: bytes | None = None  # the content to be saved
+        self.problem: str | None = None  # why it could not be
 
     def read(self) -> bytes | None:
         """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
@@ -69,18 +62,17 @@ class LastGoodConfig:
         with directory_lock(self.path.parent):
             write_atomically(self.path, raw)
 
-    async def save(self, retry: Callable[[], object]) -> None:
-        """Save what is unsaved; `retry` is called when that may be tried again."""
+    async def save(self) -> None:
+        """Save what is unsaved; `problem` says why that fails."""
         problem = None
         try:
             while (raw := self.unsaved) is not None:
                 write = functools.partial(self.write, raw)
-                await self._calls.run(write, patience=PATIENCE_S, on_late=retry)
+                await self._calls.run(write, patience=PATIENCE_S)
                 if self.unsaved is raw:  # else there is a newer one
                     self.unsaved = None
         except OSError as error:
             problem = f"{self.path}: {error.strerror}"
-            asyncio.get_running_loop().call_later(SAVE_RETRY_S, retry)
         self.problem = log_transition("the last good configuration", self.problem, problem)
 
 
@@ -129,15 +121,12 @@ def write_atomically(path: Path, raw: bytes) -> None:
 
 def read_state(path: Path) -> bytes | None:
     """Return the content of a file, ``None`` if it is too large; raise `OSError`."""
-    with open(path, "rb", opener=_open_without_waiting) as stream:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
+    with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         raw = stream.read(STATE_BYTES_MAX + 1)
     return raw if len(raw) <= STATE_BYTES_MAX else None
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 def move_aside(path: Path, why: str) -> str:

@@ -1,6 +1,6 @@
 """The metrics for Prometheus."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -11,13 +11,13 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.registry import Collector
 
 from devhost.model.device import Snapshot
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _RESOURCE: Final = "resource_name"
 REGISTRATION_RESULTS: Final = {True: "ok", False: "error"}
+_ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -28,16 +28,15 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """The metrics of a process. All methods belong to the event loop."""
 
-    def __init__(self, results: Iterable[str]) -> None:
-        self._results = tuple(results)
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, (_RESOURCE, *labels), registry=self._registry)
+            return Counter(name, text, (_RESOURCE, *labels), registry=self.registry)
 
         def histogram(name: str, text: str, bounds: Sequence[float]) -> Histogram:
-            return Histogram(name, text, (_RESOURCE,), registry=self._registry, buckets=bounds)
+            return Histogram(name, text, (_RESOURCE,), registry=self.registry, buckets=bounds)
 
         self.registrations = counter(
             "devhost_registrations", "Registrations with kubelet, by result.", "result"
@@ -62,7 +61,7 @@ class Metrics:
         """Begin all series of a resource: Prometheus sees no increase in one that begins at 1."""
         for result in REGISTRATION_RESULTS.values():
             self.registrations.labels(resource, result)
-        for result in self._results:
+        for result in _ALLOCATE_RESULTS:
             self.allocations.labels(resource, result)
         for metric in self._plain:
             metric.labels(resource)
@@ -77,10 +76,6 @@ class Metrics:
         self.discovery_seconds.labels(resource).observe(seconds)
         self.discovery_errors.labels(resource).inc(snapshot.error is not None)
 
-    def register(self, collector: Collector) -> None:
-        """Add metrics that are read when they are scraped."""
-        self._registry.register(collector)
-
     def text(self) -> bytes:
         """Return all metrics in the text format 0.0.4."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

@@ -28,29 +28,7 @@ PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
 def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run ``work`` in a thread; return a future of its result, or raise `OSError`."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        threading.current_thread().name = name
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:  # noqa: BLE001 (handed to the caller)
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has closed
-            loop.call_soon_threadsafe(settle, result, error)
-
-    _POOL.submit(run)
-    return future
+    return asyncio.wrap_future(_begin(name, work))
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
@@ -66,13 +44,6 @@ def call_on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
     return future.result(PATIENCE_S)
 
 
-def _settle(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 (handed to the caller)
-        future.set_exception(error)
-
-
 def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """Return the result of ``work`` in a thread; for code without an event loop.
 
@@ -80,13 +51,31 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
         TimeoutError: ``work`` has not returned within so many seconds; the thread goes on.
         Exception: Whatever ``work`` raises.
     """
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    _POOL.submit(lambda: _settle(future, work))
-    done, _ = concurrent.futures.wait([future], seconds)
-    if not done:
+    future = _begin("in time", work)
+    if not concurrent.futures.wait([future], seconds).done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
     return future.result()
+
+
+def _begin(name: str, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # who waits for it may be cancelled, the call is not
+
+    def call() -> None:
+        threading.current_thread().name = name
+        _settle(future, work)
+
+    _POOL.submit(call)
+    return future
+
+
+def _settle(future: "concurrent.futures.Future[T]", work: Callable[[], T]) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 (handed to the caller)
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 async def wait_at_most(seconds: float | None, work: Callable[[], Awaitable[object]]) -> None:

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from devhost.backends.dra import api_client
-from devhost.backends.dra.api_client import NO_ANSWER, ApiAddress, ApiClient, ApiError
-from devhost.fake_kubelet.api_server import StandInApiServer
+from devhost.backends.dra.api_client import NO_ANSWER, ApiClient, ApiError
 from tests.dra.world import NODE_PATH, World, failing
+from tests.support.api_server import StandInApiServer
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def token(tmp_path: Path) -> Path:
 
 
 async def test_a_token_is_read_for_each_request(world: World, token: Path) -> None:
-    client = ApiClient(ApiAddress(world.api.url, None, token))
+    client = ApiClient(world.api.url, None, token)
     for text in ("first", "second"):
         token.write_text(f"{text}\n")  # noqa: ASYNC240 (a file of the test)
         assert (await client.call("GET", NODE_PATH))["metadata"]["name"] == "node-1"
@@ -41,7 +41,7 @@ async def test_a_token_is_read_for_each_request(world: World, token: Path) -> No
 @pytest.mark.parametrize("content", [b"", b"\n", b"secret\x01", b"secret\nsecret", b"secr\xe9t"])
 async def test_unusable_token_is_not_shown(world: World, token: Path, content: bytes) -> None:
     token.write_bytes(content)  # noqa: ASYNC240 (a file of the test)
-    client = ApiClient(ApiAddress(world.api.url, None, token))
+    client = ApiClient(world.api.url, None, token)
     with pytest.raises(ApiError, match=f"{token} has no token") as caught:
         await client.call("GET", NODE_PATH)
     assert "secr" not in str(caught.value)
@@ -50,7 +50,7 @@ async def test_unusable_token_is_not_shown(world: World, token: Path, content: b
 
 async def test_an_error_has_the_sentence_of_the_api_server(world: World) -> None:
     world.api.fault = failing(403, "because of a policy")
-    client = ApiClient(ApiAddress(world.api.url, None, None))
+    client = ApiClient(world.api.url)
     with pytest.raises(ApiError) as caught:
         await client.call("GET", NODE_PATH)
     assert str(caught.value) == "API server: 403 because of a policy"
@@ -78,9 +78,7 @@ async def answering(
 
     parts = (f"HTTP/1.1 {head}\r\nConnection: close\r\n\r\n".encode(), *parts)
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = ApiClient(
-        ApiAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, None)
-    )
+    client = ApiClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     async with server:
         yield client
         await client.close()
@@ -146,14 +144,14 @@ async def test_retry_after_delays_requests(
 
 
 async def test_nobody_who_answers_is_said_so() -> None:
-    client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
+    client = ApiClient("http://127.0.0.1:1")
     with pytest.raises(ApiError, match="API server: no answer"):
         await client.call("GET", NODE_PATH)
 
 
 async def test_the_kernel_asks_whether_a_silent_connection_is_there(world: World) -> None:
     """A watch is silent for minutes, also where a firewall has forgotten it."""
-    client = ApiClient(ApiAddress(world.api.url, None, None))
+    client = ApiClient(world.api.url)
     await client.call("GET", NODE_PATH)
     api = f":{urlsplit(world.api.url).port or 0:04X}"
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]  # noqa: ASYNC240
@@ -171,7 +169,7 @@ async def test_another_ca_is_taken_up(tmp_path: Path) -> None:
     server = StandInApiServer()
     server.objects[NODE_PATH] = {"kind": "Node", "metadata": {"name": "node-1"}}
     async with server.running(tls=first):
-        client = ApiClient(ApiAddress(server.url, ca, None))
+        client = ApiClient(server.url, ca)
         with pytest.raises(ApiError, match=r"(?i)certificate"):
             await client.call("GET", NODE_PATH)
         ca.write_bytes(first[0].read_bytes())

@@ -12,18 +12,19 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra import pool, slices
-from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.pool import PoolKey, PoolWrite
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
-from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.api_objects import ApiObject
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually, failing
+from tests.support.api_server import StatusError
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -53,7 +54,8 @@ async def registered(world: World, resource: str) -> None:
 
 
 def metrics(world: World) -> str:
-    world.host.parts.metrics.register(world.dra.metrics)
+    for metric in world.dra.metrics:
+        world.host.parts.metrics.registry.register(metric)
     return world.host.parts.metrics.text().decode()
 
 
@@ -104,7 +106,7 @@ async def test_a_restart_writes_nothing(world: World) -> None:
 
 
 async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.fake_kubelet.api_server._matches", lambda *_: True)
+    monkeypatch.setattr("tests.support.api_server._matches", lambda *_: True)
     pool = {"name": f"{NODE}/{TOKEN}", "generation": 7, "resourceSliceCount": 1}
     spec = {"driver": "devhost", "nodeName": NODE, "pool": pool, "devices": []}
     foreign = {
@@ -128,7 +130,8 @@ async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch
         world.api.remove(f"{PATH}/{name}")  # seen after the others
         await eventually(lambda: len(writes(world)) == 3)
         # Its answer may be under way.
-        await eventually(lambda: next(iter(world.dra.metrics.collect())).samples[0].value == 1)
+        count_slices = world.dra.metrics[0]
+        await eventually(lambda: next(iter(count_slices.collect())).samples[0].value == 1)
     assert sorted(writes(world)) == [
         ("DELETE", f"{PATH}/{odd_name}", 200),
         *[("POST", PATH, 201)] * 2,
@@ -253,19 +256,19 @@ async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.M
 
 async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
-    client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
+    client = ApiClient("http://127.0.0.1:1")
     ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
     reads = iter(["node-uid"])
 
-    async def read_node() -> str:
+    async def read_node() -> tuple[str, None]:
         for uid in reads:
-            return uid
+            return uid, None
         raise ApiError(500, "broken")
 
     writer = SliceWriter(ends_slowly, locks, read_node, lambda: None, lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_followed.wait()
-    writer.read_node_soon()
+    writer.compare_soon(reads_node=True)
     await _EndsSlowly.is_ending.wait()
     running.cancel()
     _EndsSlowly.may_end.set()
@@ -411,15 +414,14 @@ async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(wor
         await world.until_published("0", "1", "2")
 
 
-@pytest.mark.parametrize(("directory", "name"), [("registry", "plugins_registry"), ("cdi", "cdi")])
+@pytest.mark.parametrize("name", ["device-plugins", "plugins_registry", "cdi"])
 async def test_removed_directory_ends_the_process(
-    world: World, removed_mount: Path, directory: str, name: str
+    world: World, removed_mount: Path, name: str
 ) -> None:
     async with world.serve(TOKENS, TOKEN):
         await world.prepare("u", TOKEN, "0")
-        path = world.cdi if directory == "cdi" else world.kubelet.registry
-        shutil.rmtree(path)
-        path.symlink_to(removed_mount)
+        (world.directory / name).rename(world.directory / "former")
+        (world.directory / name).symlink_to(removed_mount)
         with pytest.raises(BackendGoneError, match=f"{name} was removed"):
             await world.ended()
 

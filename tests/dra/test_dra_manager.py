@@ -22,7 +22,7 @@ from tests.support.realkubelet import UNSET
 
 X, Y = "example.com/x", "example.com/y"
 OLD, NEW = "old.example.com", "new.example.com"
-BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
+BY_DRA: Final = "another instance of devhost serves it by DRA"
 PORTS: Final = f"""
 version: v1
 resources:
@@ -323,7 +323,7 @@ async def test_waiting_driver_gives_no_node(
 ) -> None:
     (first, late), second = claims, World.beside(world)
     async with world.run(of_nodes(world, X), OLD, until=X), second.run(of_nodes(world, X), NEW):
-        await second.until(X, State.WAITING, BY_OLD)
+        await second.until(X, State.WAITING, BY_DRA)
         await eventually(lambda: second.dra.registrar.registrations)
         await manager.prepare("a", first)
         assert f"claim default/{first}" in await refusal(manager, "b", late)

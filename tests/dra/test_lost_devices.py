@@ -13,7 +13,7 @@ from devhost.backends.dra.pool import (
     pool_devices,
     writes,
 )
-from devhost.backends.dra.taints import Evictions, device_taints
+from devhost.backends.dra.taints import PoolTaints
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Node, Snapshot, Verdict
 from devhost.model.records import ClaimedDevice
@@ -105,7 +105,7 @@ async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World
         await world.until_tainted(**renumbered)
         await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
-        assert world.publication(SERIAL).taints["tty0"].cause == "renumbered"
+        assert world.publication(SERIAL).taints.by_name["tty0"].cause == "renumbered"
         assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
@@ -145,10 +145,11 @@ def claimed(name: str) -> dict[str, ClaimedDevice]:
 )
 def test_taint_says_what_is_wrong_with_a_device(cause: Cause, kind: str, *, is_lost: bool) -> None:
     absence = Missing(0.0) if kind == "missing" else None
-    _, pool = pool_of(host_device("a", verdict=Verdict(cause, "text"), absence=absence))
-    taint = device_taints(pool, claimed("a"), {})["a"]
-    assert taint.is_lost is is_lost
-    assert taint.entry("d", evicts=False) == {
+    resource, pool = pool_of(host_device("a", verdict=Verdict(cause, "text"), absence=absence))
+    taints = PoolTaints()
+    taints.update(resource, pool, claimed("a"), 0.0)
+    assert taints.by_name["a"].is_lost is is_lost
+    assert taints.entries("d")["a"] == {
         "key": f"d/{kind}",
         "value": cause.value.replace(" ", "-"),
         "effect": "NoSchedule",
@@ -194,12 +195,16 @@ def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
 
 
 def test_device_is_lost_anew_after_each_time_that_it_was_there() -> None:
-    evictions = Evictions()
-    evictions.update(["a", "b"], 10.0, 0.0)
-    evictions.update(["a"], 10.0, 5.0)
-    evictions.update(["a", "b"], 10.0, 12.0)
-    assert evictions.names == {"a"}
-    assert evictions.next_at == 22.0
-    evictions.update(["a", "b"], 10.0, 22.0)
-    assert evictions.names == {"a", "b"}
-    assert evictions.next_at is None
+    lost = {"verdict": Verdict(Cause.NOT_FOUND, "text"), "absence": Missing(0.0)}
+    resource, both = pool_of(
+        host_device("a", **lost), host_device("b", **lost), evict=True, evictAfter="10s"
+    )
+    _, first = pool_of(host_device("a", **lost), host_device("b"))
+    taints = PoolTaints()
+    for pool, now in ((both, 0.0), (first, 5.0), (both, 12.0)):
+        taints.update(resource, pool, claimed("a") | claimed("b"), now)
+    assert taints.evicted == {"a"}
+    assert taints.next_at == 22.0
+    taints.update(resource, both, claimed("a") | claimed("b"), 22.0)
+    assert taints.evicted == {"a", "b"}
+    assert taints.next_at is None

@@ -51,7 +51,8 @@ def resource(**keys: Any) -> Resource:
 
 
 def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
-    entries = device_entries(resource(**keys), pool_devices(resource(**keys), snapshot(*devices)))
+    pool = pool_devices(resource(**keys), snapshot(*devices))
+    entries = device_entries(resource(**keys), pool, {}, {})
     return {entry["name"]: entry for entry in entries}
 
 
@@ -161,7 +162,7 @@ def test_shares_are_offered_in_order(
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
-    entries = device_entries(wanted, pool)
+    entries = device_entries(wanted, pool, {}, {})
     assert [entry["name"] for entry in entries] == [device.name for device in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
 from devhost.backends.resource_lock import ResourceLocks
-from devhost.fake_kubelet.api_server import ApiObject
+from devhost.fake_kubelet.api_objects import ApiObject
 
 POOL = "node-1/example.com/token"
 
@@ -44,7 +44,7 @@ class Api(ApiClient):
     """An API server whose watches fail some seconds late, and that may refuse writes."""
 
     def __init__(self, watches_live_s: float = 1e6, ready_s: float = 0.0) -> None:
-        super().__init__(ApiAddress("http://127.0.0.1:1", None, None))
+        super().__init__("http://127.0.0.1:1")
         self.times: list[float] = []
         self.writes_at: list[float] = []
         self.watches_live_s, self.ready_s = watches_live_s, ready_s
@@ -71,9 +71,9 @@ class Api(ApiClient):
 
 
 def writer_of(api: Api, directory: Path) -> SliceWriter:
-    async def read_node() -> str:
+    async def read_node() -> tuple[str, None]:
         await api.call("GET", "node")
-        return "node-uid"
+        return "node-uid", None
 
     locks = ResourceLocks(directory)
     slices = NodeSlices(api, "devhost", "node-1")

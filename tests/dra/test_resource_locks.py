@@ -14,8 +14,7 @@ from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 X, Y = "example.com/x", "example.com/y"
 OLD, NEW = "old.example.com", "new.example.com"
-BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
-BY_NEW: Final = f"another instance of devhost serves it by DRA (driver {NEW})"
+BY_DRA: Final = "another instance of devhost serves it by DRA"
 BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 
 
@@ -61,12 +60,12 @@ async def test_of_two_drivers_one_publishes_a_resource(world: World) -> None:
     config = resources(world, X)
     async with world.serve(config, X, driver=OLD), second.run(config, driver=NEW):
         await second.kubelet.register()
-        await second.until(X, State.WAITING, BY_OLD)
+        await second.until(X, State.WAITING, BY_DRA)
         await until_published(world, old=["x0", "x1"])
         await world.stop()
         await second.until(X, State.REGISTERED)
         async with world.run(config, driver=OLD):
-            await world.until(X, State.WAITING, BY_NEW)
+            await world.until(X, State.WAITING, BY_DRA)
             await until_published(world, new=["x0", "x1"])
         assert second.state_of(X)[0] is State.REGISTERED
 
@@ -116,7 +115,7 @@ async def test_device_plugin_waits_for_dra(world: World, plugins: SimulatedKubel
         world.serve(resources(world, X), X, driver=OLD),
         second.run(resources(world, X, backend="devicePlugin"), driver=OLD),
     ):
-        await second.until(X, State.WAITING, BY_OLD)
+        await second.until(X, State.WAITING, BY_DRA)
         assert not plugins.registrations
         await until_published(world, old=["x0", "x1"])
         await world.stop()
@@ -148,8 +147,8 @@ async def test_pool_of_a_removed_resource_goes_with_its_instance(world: World) -
     async with world.serve(resources(world, X, Y), driver=OLD):
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         async with second.serve(resources(world, X), driver=OLD):
-            await second.until(X, State.WAITING, BY_OLD)
-            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer._unowned)
+            await second.until(X, State.WAITING, BY_DRA)
+            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.locks.unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])
@@ -165,7 +164,7 @@ async def test_the_newer_instance_takes_over_without_a_write(world: World) -> No
         before = [*world.api.requests]
         async with second.serve(config, driver=OLD):
             for name in (X, Y):
-                await second.until(name, State.WAITING, BY_OLD)
+                await second.until(name, State.WAITING, BY_DRA)
             await eventually(lambda: second.dra.writer.problem is None)
             await world.stop()
             for name in (X, Y):
@@ -185,7 +184,7 @@ async def test_killed_process_is_replaced(
     await world.kubelet.register()
     await daemon.logged("state", resource=X, state="Registered")
     async with world.serve(resources(world, X), driver=OLD):
-        await world.until(X, State.WAITING, BY_OLD if backend == "dra" else BY_PLUGIN)
+        await world.until(X, State.WAITING, BY_DRA if backend == "dra" else BY_PLUGIN)
         await daemon.kill()
         await world.until(X, State.REGISTERED)
         await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
@@ -200,5 +199,5 @@ async def test_removed_lock_is_taken_again_before_a_write(world: World) -> None:
         async with second.serve(resources(world, X), driver=NEW):
             await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
             (world.devices / "x" / "x2").touch()
-            await world.until(X, State.WAITING, BY_NEW)
+            await world.until(X, State.WAITING, BY_DRA)
             await until_published(world, new=["x0", "x1", "x2"])

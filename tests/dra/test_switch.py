@@ -13,7 +13,6 @@ from devhost.backends.dra import claim_upkeep
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import NODE_PATH, World, eventually
@@ -291,13 +290,13 @@ async def test_back_after_a_forced_deletion(
     world: World, plugins: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod was deleted by force while the driver was away; also long after the start."""
-    looked, is_offered = asyncio.Event(), PreparedClaims.is_offered
+    looked, are_offered = asyncio.Event(), PreparedClaims.are_offered
 
-    def observed(claims: PreparedClaims, record: ClaimRecord) -> bool:
+    def observed(claims: PreparedClaims) -> bool:
         looked.set()
-        return is_offered(claims, record)
+        return are_offered(claims)
 
-    monkeypatch.setattr(PreparedClaims, "is_offered", observed)
+    monkeypatch.setattr(PreparedClaims, "are_offered", observed)
     monkeypatch.setattr(claim_upkeep, "_CONFIRM_S", 1.5)
     async with world.serve(TOKENS, TOKEN):
         name = await a_claim_pod(world, TOKEN, "0")

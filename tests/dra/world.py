@@ -13,19 +13,20 @@ from typing import Any, Final
 from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.api_client import ApiAddress
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
+from devhost.backends.dra.api_client import ApiClient
+from devhost.backends.dra.both_backends import BothBackends
+from devhost.backends.dra.dra_backend import DraBackend, DraPublication
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
-from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer, StatusError
+from devhost.fake_kubelet.api_objects import ApiObject
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, DraKubelet, claim, node
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
+from tests.support.api_server import StandInApiServer, StatusError
 
 _PATIENCE_S: Final = 15.0
 NODE: Final = "node-1"
@@ -68,10 +69,10 @@ class World:
         policy, paths = replace(self.policy, dra=with_dra), (self.state, self.cdi)
         settings = Settings(NODE, self.files, policy, 0.0, *paths)
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
-        api = ApiAddress(self.url or self.api.url, None, None)
-        dra_settings = DraSettings(driver, NODE, self.directory, api)
-        self.dra = DraBackend(dra_settings, plugins.pods, plugins.locks)
-        backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
+        api = ApiClient(self.url or self.api.url)
+        pods, locks = plugins.pods, plugins.locks
+        self.dra = DraBackend(driver, NODE, self.directory, api, pods, locks)
+        backend = BothBackends(plugins, self.dra) if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:

@@ -110,19 +110,3 @@ async def test_plugin_directory_removed_and_made_again_is_used(
     await started.start()
     await at_rest(started, daemon, declared)
     assert await daemon.stop() == 0
-
-
-async def test_plugin_directory_removed_for_good_ends_the_process(
-    standin: SimulatedKubelet, daemon: Daemon
-) -> None:
-    """With 1: its mount cannot heal."""
-    daemon.constants = {
-        "backends.deviceplugin.directory._POLL_S": 0.1,
-        "backends.deviceplugin.directory._GONE_S": 0.3,
-    }
-    await daemon.start(tokens(a=2))
-    await standin.wait(A, 2, 2)
-    remove(daemon.plugins)
-    assert await daemon.ended() == 1
-    assert "was removed and not recreated" in str(daemon.lines[-1])
-    daemon.plugins.mkdir()

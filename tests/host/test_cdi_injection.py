@@ -56,7 +56,7 @@ class Bench:
         return CdiInjection(NAME, self.files, self.looked.set)
 
     def reason(self) -> str | None:
-        judged = self.injection.judge(self.scanner.resource, self.found())
+        judged = self.injection.judge(self.found())
         return reason_of(judged.devices["0"])
 
     def found(self) -> Snapshot:
@@ -72,7 +72,7 @@ class Bench:
         return []
 
     def names(self, device: str = "0") -> tuple[str, ...]:
-        judged = self.injection.judge(self.scanner.resource, self.found())
+        judged = self.injection.judge(self.found())
         return self.scanner.allocate(judged, offered(device)).cdi_devices
 
 
@@ -117,7 +117,7 @@ async def test_cdi_spec_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.M
         changed = resource.model_copy(update={"sources": (source,)})
         bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
-        judged = bench.injection.judge(bench.scanner.resource, bench.found()).devices
+        judged = bench.injection.judge(bench.found()).devices
         assert [key for key in judged if not judged[key].healthy] == beyond
         assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
@@ -134,7 +134,7 @@ async def test_cdi_specs_have_one_budget(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def reason() -> str | None:
         await injection.write(scanner, bench.found())
-        return reason_of(injection.judge(resource, bench.found()).devices["0"])
+        return reason_of(injection.judge(bench.found()).devices["0"])
 
     assert "16 MiB of all resources" in (await reason() or "")
     await bench.write()
@@ -217,13 +217,13 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
         await bench.write()
     await until(lambda: calls, "a thread looks")
     assert calls == 1
-    reason = reason_of(bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"])
+    reason = reason_of(bench.injection.judge(bench.found()).devices["0"])
     assert reason == "its CDI spec could not be written: no answer in 0.01 s"
     release.set()
     await bench.looked.wait()
     monkeypatch.setattr(module, "PATIENCE_S", 10.0)
     await bench.write()
-    assert bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"].healthy
+    assert bench.injection.judge(bench.found()).devices["0"].healthy
 
 
 async def test_cdi_spec_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ async def test_cdi_spec_may_take_long(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cdi, "edits", slowly(cdi.edits, patience / 20))
     monkeypatch.setattr(cdi, "serialize", slowly(cdi.serialize, patience * 1.1))
     await bench.write()
-    judged = bench.injection.judge(changed, bench.found()).devices
+    judged = bench.injection.judge(bench.found()).devices
     assert all(device.healthy for device in judged.values())
 
 

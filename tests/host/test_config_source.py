@@ -16,7 +16,8 @@ from devhost.model.config import Config
 from devhost.node import config_file
 from devhost.node.config_file import ConfigFile
 from devhost.node.state_dir import LastGoodConfig
-from devhost.watch.inotify import Inotify, Watcher
+from devhost.watch.inotify import Inotify
+from devhost.watch.watcher import Watcher
 from tests.support.daemon import until
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"

@@ -18,7 +18,7 @@ from devhost.node import record_files, record_store, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
 from devhost.node.record_store import RecordStore
 from devhost.node.record_table import Holding, RecordTable, holdings
-from devhost.watch.inotify import Subscription, Watcher
+from devhost.watch.watcher import Subscription, Watcher
 from tests.support.daemon import until
 from tests.support.devices import node, token
 

@@ -21,6 +21,7 @@ from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.node import health_monitor
 from devhost.node.health_monitor import HealthMonitor, HealthState
 from devhost.watch import threads
+from devhost.watch.threads import wait_at_most
 from tests.support import devices
 from tests.support.daemon import until
 from tests.support.devices import node, reasons, snapshot
@@ -96,7 +97,7 @@ class Bench:
         self.monitor.watch(scanner, self.found)
 
     def judge(self, devices: Snapshot) -> Snapshot:
-        return self.monitor.judge(self.scanner.resource, devices)
+        return self.monitor.judge(devices)
 
     def reasons(self) -> dict[str, str | None]:
         return reasons(self.judge(self.found))
@@ -352,12 +353,12 @@ async def test_first_health_round_is_waited_for(bench: Bench, answers: Answers) 
     bench.watch(scanner(interval="1h"), device("a"), device("b"))
     answers.good("a")
     answers.bad("b", "1")
-    await bench.monitor.first_round(20)
+    await bench.monitor.first_round()
     assert bench.reasons() == {"a": None, "b": "check failed: 1"}
     bench.watch(scanner(interval="1h"), device("c"))
-    await bench.monitor.first_round(0.01)
+    await wait_at_most(0.01, bench.monitor.first_round)
     assert bench.reasons() == {"c": "not checked yet"}
-    waiting = asyncio.create_task(bench.monitor.first_round(60))
+    waiting = asyncio.create_task(bench.monitor.first_round())
     await asyncio.sleep(0)
     bench.watch(scanner(interval="1h"))
     await waiting

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from devhost.backends.backend import ClaimHandler
+from devhost.backends.backend import ResourceHandler
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.registration import run_server
@@ -82,7 +82,7 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
 
 async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) -> None:
     """Every new reason is a warning; one that repeats is logged a few times."""
-    answers = cast("ClaimHandler", SimpleNamespace(pre_start_required=False))
+    answers = cast("ResourceHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:

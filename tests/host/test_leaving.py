@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.compiled import Declaration
-from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.device_list import ListStreams
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import until
@@ -90,7 +90,7 @@ async def vanishing(
 
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceList, "is_settled_unhealthy", lambda *_: True)
+    monkeypatch.setattr(ListStreams, "is_settled_unhealthy", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")

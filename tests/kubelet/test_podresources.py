@@ -10,7 +10,7 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.backends import podresources
-from devhost.backends.podresources import PodResources, ServedNames
+from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import OfferedId
@@ -41,8 +41,7 @@ async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
     await node.registered(*healthy("a"))
     await node.registered(*healthy("a", "b"), resource=TEA)
     assert await held(client) == {}
-    served = ServedNames(client)
-    assert [await served.is_served(resource) for resource in (COLA, TEA, "example.com/none")] == [
+    assert [await client.is_served(resource) for resource in (COLA, TEA, "example.com/none")] == [
         True,
         True,
         False,
@@ -188,12 +187,12 @@ async def test_list_of_a_kubelet_that_was_replaced_meanwhile_is_an_error(
 ) -> None:
     """The list may be of either, and a kubelet that has just started does not know all pods."""
     client = PodResources(node.kubelet.pod_resources, node.kubelet.plugin_dir)
-    ask = client.ask
+    ask = client._ask
 
     async def slow(*arguments: Any) -> object:
         answer = await ask(*arguments)
         await node.kubelet.restart()
         return answer
 
-    monkeypatch.setattr(client, "ask", slow)
+    monkeypatch.setattr(client, "_ask", slow)
     assert await refused(client) == "another kubelet has taken over"

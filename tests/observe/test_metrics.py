@@ -6,7 +6,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.backends.backend import ALLOCATE_RESULTS
 from devhost.observe.metrics import Metrics
 from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, until_value
@@ -33,7 +32,7 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 def test_metrics_count_what_happens() -> None:
-    counters = Metrics(ALLOCATE_RESULTS)
+    counters = Metrics()
     counters.add_resource(A)
     before = samples_of(counters)
     for name in ("registrations", "allocations"):
@@ -49,7 +48,7 @@ def test_metrics_count_what_happens() -> None:
 
 def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     """A resource that comes again begins at 0."""
-    counters = Metrics(ALLOCATE_RESULTS)
+    counters = Metrics()
     counters.add_resource(A)
     counters.allocations.labels(A, "ok").inc()
     counters.remove_resource(A)

@@ -18,6 +18,7 @@ import pytest
 from devhost.config.loader import loads
 from devhost.devices.health_check import check_device
 from devhost.errors import PreStartError
+from devhost.hostfs.files import pinned_path
 from devhost.model.device import Checked
 from devhost.node import pre_start
 from tests.security.attack import CONSTANTS, DISK, FULL, MEM, NULL, Victim, config, policy, stepped
@@ -269,14 +270,13 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
     """The other file came there after the last look."""
     watched.node("/dev/x", FULL)
     (device,) = watched.found("/dev/x").values()
-    change = pre_start._change_mode_of
 
-    def exchange_then_change(*arguments: Any) -> None:
+    def exchange_then_pin(path: str) -> contextlib.AbstractContextManager[str]:
         watched.at("/dev/x").unlink()
         exchange(watched)
-        change(*arguments)
+        return pinned_path(path)
 
-    monkeypatch.setattr(pre_start, "_change_mode_of", exchange_then_change)
+    monkeypatch.setattr(pre_start, "pinned_path", exchange_then_pin)
     with pytest.raises(PreStartError, match="another file"):
         await stepped(watched, device, MODE)
     for path in ("/dev/x", "/dev/full", "/etc/shadow"):

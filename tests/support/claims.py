@@ -386,8 +386,8 @@ class Process:
 
     async def tick(self) -> None:
         """Do what is due: read the records, let IDs leave, end what is drained, scan, send."""
-        for look in [*self.locks.looks]:
-            look()
+        self.locks.look()
+        await turns()
         if self.kubelet.now % POLL_S == 0:
             self.file.sync_soon()
         for name, served in tuple(self.served.items()):

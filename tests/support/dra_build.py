@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from devhost.fake_kubelet.api_server import StatusError
+from tests.support.api_server import StatusError
 from tests.support.kubelet_build import version_of
 from tests.support.realkubelet import real_kubelets
 from tools.golang import find, find_go, hash_files, made_once, run

@@ -19,10 +19,11 @@ from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.allocation.policy import Policy
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, Backends, ClaimHandler, ResourceHooks
-from devhost.backends.dra.api_client import ApiAddress, ApiError
+from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
+from devhost.backends.dra.api_client import ApiError
+from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
+from devhost.backends.dra.dra_backend import DraBackend, DraPublication
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -34,7 +35,7 @@ from devhost.model.device import HostDevice
 from devhost.model.records import RecordedNodes
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
-from devhost.node.switches import other_holders
+from devhost.node.resource import other_holders
 from tests.support.claims import Kubelet, Node, Process, Served
 
 NODE: Final = "node-1"
@@ -99,7 +100,7 @@ class DraKubelet(Kubelet):
 
 
 class Handler:
-    """Answers for the devices of a resource, by what its file says (`ClaimHandler`)."""
+    """Answers for the devices of a resource, by what its file says (`ResourceHandler`)."""
 
     def __init__(self, process: "DraProcess", served: Served) -> None:
         self._process, self._served, self.name = process, served, served.resource.name
@@ -182,9 +183,10 @@ class DraProcess(Process):
         self.records, self.servicer = files, DraServicer(self.dra.claims)
 
     def make_backend(self) -> Backend:
-        settings = DraSettings(self.driver, NODE, self.node.state_dir, ApiAddress("", None, None))
-        self.dra = DraBackend(settings, cast("Any", self.pods), self.locks)
-        return cast("Backend", Backends(super().make_backend(), self.dra, NODE))
+        api, pods = cast("Any", Api(self.node.kubelet.claims)), cast("Any", self.pods)
+        state_dir, locks = self.node.state_dir, self.locks
+        self.dra = DraBackend(self.driver, NODE, state_dir, api, pods, locks)
+        return cast("Backend", BothBackends(super().make_backend(), self.dra))
 
     async def start(self) -> None:
         await super().start()
@@ -203,7 +205,7 @@ class DraProcess(Process):
 
         scanner = cast("Scanner", _Scanner)
         return ResourceHooks(
-            cast("ClaimHandler", Handler(self, served)),
+            cast("ResourceHandler", Handler(self, served)),
             lambda _state, _reason: None,
             held=lambda: self.holders.held_ids(served.resource.name),
             other_holders=lambda: other_holders(scanner, self.holders, self.file),
@@ -381,8 +383,6 @@ class DraNode(Node):
 
         with ExitStack() as patches:
             patches.enter_context(super().virtual_time(loop))
-            api = lambda _address: Api(self.kubelet.claims)  # noqa: E731
-            patches.enter_context(patch("devhost.backends.dra.dra_backend.ApiClient", api))
             patches.enter_context(patch("devhost.watch.threads.run_in_thread", call))
             # Who waits for an Allocate, or for the first scan, does so while no time passes.
             patches.enter_context(patch("devhost.node.holders._ALLOCATION_POLL_S", 0.0))

@@ -10,7 +10,8 @@ import pytest
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
 from devhost.hostfs.files import Tally
 from devhost.node.locations import EntryQuota
-from devhost.watch.inotify import Inotify, ResolvedTargets, WatchTarget
+from devhost.watch.inotify import Inotify
+from devhost.watch.watcher import ResolvedTargets, WatchTarget
 from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
@@ -120,7 +121,7 @@ def watched(path: Path, **options: Any) -> tuple[int, str]:
 
 
 def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.watch.inotify.WATCHES_MAX", 20)
+    monkeypatch.setattr("devhost.watch.watcher.WATCHES_MAX", 20)
     for number in range(30):
         (tmp_path / "d" / "deep" / str(number)).mkdir(parents=True)
     places, error = watched(tmp_path / "d")
@@ -129,7 +130,7 @@ def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_watch_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.watch.inotify.ENTRIES_MAX", 50)
+    monkeypatch.setattr("devhost.watch.watcher.ENTRIES_MAX", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
     assert watched(tmp_path)[1] == "more than 50 entries"

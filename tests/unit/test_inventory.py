@@ -14,8 +14,8 @@ from devhost.node import locations as inventory
 from devhost.node.locations import Locations
 from devhost.sources.base import Listing, Location, list_location
 from devhost.sources.file_sources import DirectoryLocation, FileListing
-from devhost.watch.inotify import Watcher
 from devhost.watch.threads import run_in_thread
+from devhost.watch.watcher import Watcher
 
 
 class Slow:
@@ -81,9 +81,9 @@ async def use(locations: Locations, listener: Listener, *directories: Path) -> S
 
 async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
     since, readers = asyncio.get_running_loop().time(), locations._readers.values()
-    roots = [reader for reader in readers if user in reader.watch.subscribers]
+    roots = [reader for reader in readers if user in reader.subscribers]
     for root in roots:
-        await root.watch.start()
+        await root.watch()
     return await run_in_thread("read", lambda: [root.read(since) for root in roots])
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backends.deviceplugin import directory as directory_module
-from devhost.backends.deviceplugin.directory import KUBELET_SOCKET, KubeletSocket, PluginDirectory
-from devhost.errors import BackendGoneError
+from devhost.backends.deviceplugin.directory import KUBELET_SOCKET, KubeletSocket
 
 
 @pytest.fixture
@@ -52,16 +51,3 @@ def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.Mo
     monkeypatch.setattr(directory_module, "connect_error", lambda _: errno.EACCES)
     says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
     assert kubelet.kubelet_problem() == says
-
-
-def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
-    plugins = PluginDirectory(tmp_path / "plugins", tmp_path / "pr.sock")
-    for began in (100.0, 200.0):
-        plugins._check(began)
-        plugins._check(began + 9.9)
-        plugins.path.mkdir()
-        plugins._check(began + 10)
-        plugins.path.rmdir()
-    plugins._check(300)
-    with pytest.raises(BackendGoneError, match="was removed and not recreated"):
-        plugins._check(310)

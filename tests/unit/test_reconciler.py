@@ -38,9 +38,9 @@ class Reader:
     location, polling_reason = None, ""
 
     def __init__(self, released: asyncio.Event) -> None:
-        self._released, self.watch = released, self
+        self._released = released
 
-    async def start(self) -> None:
+    async def watch(self) -> None:
         await self._released.wait()
 
     def read(self, _: float) -> None:
@@ -66,7 +66,7 @@ class Resource:
     def __init__(self, test: "Resources", name: str, count: int) -> None:
         self.test, self.name = test, name
         self.declare(count)
-        self.scan = test.reconciler.add(self.scanner, self._apply, self._fail)
+        self.scan = ResourceScan(test.reconciler, self.scanner, self._apply, self._fail)
 
     def declare(self, count: int) -> None:
         resource = declared(self.name, count)
@@ -85,7 +85,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics(()))
+        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
         self.resources: dict[str, Resource] = {}
         self.scans: dict[str, ResourceScan] = {}
 
@@ -221,7 +221,7 @@ async def test_hanging_scan_holds_up_briefly(
     released.set()
     await at.until_applied("b")
     at.hang("a")
-    monkeypatch.setattr(Reader, "start", start)
+    monkeypatch.setattr(Reader, "watch", start)
     at.declare("abc")
     await at.until_applied("bc")
 
@@ -271,4 +271,4 @@ async def test_resource_above_limits_is_read_once(
     while d.scan in at.reconciler.active:
         await asyncio.sleep(0)
     assert at.devices()["d"] < 100
-    assert d.scan.demand.timer is None
+    assert d.scan.timer is None

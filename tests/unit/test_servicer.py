@@ -1,7 +1,7 @@
 """The calls of kubelet that the servicer notes; host/test_leaving has what depends on them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
@@ -33,7 +33,7 @@ async def test_servicer_notes_calls_until_they_are_answered() -> None:
     device_list = DeviceList()
     device_list.update({"a": AdvertisedDevice(True)})
     answers, context = Answers(device_list), Any
-    servicer = Servicer(answers, device_list)
+    servicer = Servicer(cast("Any", answers), device_list)
     container = pb.ContainerAllocateRequest(devices_ids=["a"])
     await servicer.Allocate(pb.AllocateRequest(container_requests=[container]), context)
     prefer = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["a"], allocation_size=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 from tests.unit.watching import Listener, hears, listen, settled, target, watches
 
 

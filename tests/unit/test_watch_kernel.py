@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import devhost.watch.inotify
-from devhost.watch.inotify import Inotify, ResolvedTargets, Watcher, WatchTarget
+import devhost.watch.watcher
+from devhost.watch.inotify import Inotify
+from devhost.watch.watcher import ResolvedTargets, Watcher, WatchTarget
 from tests.unit.watching import Listener, descriptors, hears, instances, listen, target, watches
 
 
@@ -68,7 +69,7 @@ async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_a
         listener, second = Listener(watcher), Listener(watcher)
         with monkeypatch.context() as limited:
             if limit == "thread":
-                limited.setattr(devhost.watch.inotify, "run_in_thread", refuse)
+                limited.setattr(devhost.watch.watcher, "run_in_thread", refuse)
             else:
                 limited.setattr(Inotify, "__init__" if limit == "instance" else "add", refuse)
             await listener.subscription.watch(targets)
@@ -103,8 +104,8 @@ async def test_degraded_watch_calls_back(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_watches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devhost.watch.inotify, "WATCHES_TOTAL_MAX", 10)
-    monkeypatch.setattr(devhost.watch.inotify, "WATCHES_FEW", 3)
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_TOTAL_MAX", 10)
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_FEW", 3)
     for name in ("a", "b"):
         for number in range(20):
             (tmp_path / name / str(number)).mkdir(parents=True)
@@ -140,7 +141,7 @@ class Held:
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     held_thread = Held(tmp_path / "top" / "d")
     (tmp_path / "top" / "d").mkdir(parents=True)
-    monkeypatch.setattr(devhost.watch.inotify, "ResolvedTargets", held_thread.resolve)
+    monkeypatch.setattr(devhost.watch.watcher, "ResolvedTargets", held_thread.resolve)
     yield held_thread
     held_thread.release.set()
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 
 class Listener:

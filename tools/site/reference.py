@@ -65,13 +65,14 @@ _COMMANDS: Final = """\
 # Commands
 
 `devhost COMMAND --help` says more, with an example, and the variable that sets an option. `CONFIG`
-defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 2
-is a usage error.
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 1
+is a failure, 2 a usage error.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
 _ALLOW: Final = "--allow-"
 _USAGE_ERROR: Final = ", 2 usage error"
+_PLAIN_STATUS: Final = "Exit status: 0 success, 1 failure."
 _FLAGS: Final = "[`--allow-…`](#flags-that-allow-something)"
 _ALLOWING: Final = "what each gives away is in the [security model](../security.md#the-editor)."
 _EXAMPLES: Final = """\
@@ -198,7 +199,7 @@ def commands_page() -> str:
         arguments = " ".join(command.collect_usage_pieces(inner)[1:])  # behind [OPTIONS]
         lines += ["", f"## `{f'devhost {name} {arguments}'.strip()}`", ""]
         purpose = (command.help or "").partition("\n\n")[0]
-        epilog = (command.epilog or "").replace(_USAGE_ERROR, "")
+        epilog = (command.epilog or "").replace(_USAGE_ERROR, "").replace(_PLAIN_STATUS, "")
         lines += [*_paragraphs(purpose), *_paragraphs(epilog)]
         options = _own(command)
         if own := [one for one in options if len(users[_help(one)]) == 1]:
@@ -213,7 +214,7 @@ def commands_page() -> str:
     lines += _options([one for one in common if not one.opts[0].startswith(_ALLOW)], context)
     flags = (f"`{one.opts[0]}`" for one in common if one.opts[0].startswith(_ALLOW))
     lines += ["", "## Flags that allow something", "", f"{', '.join(flags)}: {_ALLOWING}"]
-    return "\n".join(lines) + "\n"
+    return re.sub("\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
 def _own(command: click.Command | None) -> list[click.Option]:

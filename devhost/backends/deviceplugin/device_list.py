@@ -130,12 +130,8 @@ class DeviceList:
     """
 
     def __init__(
-        self,
-        leave_after: float = LEAVE_AFTER_S,
-        inflight_since: list[float] | None = None,
-        resource: str = "",
+        self, leave_after: float = LEAVE_AFTER_S, inflight_since: list[float] | None = None
     ) -> None:
-        self._resource = resource
         self.streams = ListStreams(leave_after, [] if inflight_since is None else inflight_since)
         self.on_leaving: Callable[[], object] = int
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
@@ -168,38 +164,36 @@ class DeviceList:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
                 for advertised_id in advertised_ids(device.id, resource.replicas):
                     wanted[advertised_id] = entry
-        held = self.ids_held_by_pods() - wanted.keys() - before.keys()
-        if held:
-            # What a pod holds is listed, as on its way out, even if it was gone before this
-            # process came: kubelet may know it.
-            self.streams.may_know(held)
-            self.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
         self.update(wanted)
         if self.omitted and self.omitted != omitted:
-            fields = {"resource": self._resource, "left_out": self.omitted}
+            fields = {"resource": resource.name, "left_out": self.omitted}
             _LOG.warning("list truncated", extra={"fields": fields})
         if self.leaving:
             self.on_leaving()
         return not before.keys() <= self.entries.keys()
 
-    def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
-        """Set what is to be advertised; return whether the list changed.
+    def update(self, wanted: Mapping[str, AdvertisedDevice]) -> None:
+        """Set what is to be advertised.
 
         New devices that would make the list larger than kubelet takes are left out. What is listed
         stays, whatever the size; so do the IDs that are leaving, until they have left.
         """
-        wanted = self._fitting(wanted)
-        # What kubelet does not know need not leave slowly.
-        leaving = (self.entries.keys() - wanted.keys()) & self.streams.known_ids
+        # What a pod holds is listed even if it was gone before this process came: kubelet may know
+        # it. What kubelet does not know need not leave slowly.
+        held = self.ids_held_by_pods() - wanted.keys()
+        self.streams.may_know(held)
+        kept = self._fitting({**wanted, **dict.fromkeys(held, AdvertisedDevice(False))})
+        former = {**kept, **self.entries}
+        leaving = (former.keys() - wanted.keys()) & self.streams.known_ids
         # One device with NUMA nodes makes kubelet align those that have none (v1.37.1
         # pkg/kubelet/cm/devicemanager/topology_hints.go, deviceHasTopologyAlignment).
         aligned = not wanted or any(entry.numa_nodes for entry in wanted.values())
         entries = {
             advertised_id: AdvertisedDevice(False, entry.numa_nodes if aligned else ())
-            for advertised_id, entry in self.entries.items()
+            for advertised_id, entry in former.items()
             if advertised_id in leaving
         }
-        return self._replace({**wanted, **entries}, leaving)
+        self._replace({**kept, **entries}, leaving)
 
     def _fitting(self, wanted: Mapping[str, AdvertisedDevice]) -> Mapping[str, AdvertisedDevice]:
         new = wanted.keys() - self.entries.keys()
@@ -227,7 +221,7 @@ class DeviceList:
         return {
             advertised_id
             for advertised_id in self.leaving - self.ids_held_by_pods()
-            if self.is_settled_unhealthy(advertised_id, now)
+            if self.streams.is_settled_unhealthy(advertised_id, now)
         }
 
     def remove_unlisted(self, now: float) -> bool:
@@ -236,10 +230,6 @@ class DeviceList:
         self.streams.known_ids -= removable
         entries = {key: entry for key, entry in self.entries.items() if key not in removable}
         return self._replace(entries, self.leaving - removable)
-
-    def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
-        """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
-        return self.streams.is_settled_unhealthy(advertised_id, now)
 
     def lists(self, device_id: str, *, shared: bool) -> bool:
         """Whether a device is listed, as itself or as shares."""
@@ -255,7 +245,7 @@ class DeviceList:
         """Whether a pod may still get a device; not if kubelet has settled it as unhealthy."""
         first = _first_share(device_id) if shared else device_id
         if first in self.entries and first not in self.leaving:
-            return not self.is_settled_unhealthy(first, now)
+            return not self.streams.is_settled_unhealthy(first, now)
         return self.lists(device_id, shared=shared)
 
 

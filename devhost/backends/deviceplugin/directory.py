@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,23 +12,17 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import LockState, run_together
+from devhost.backends.backend import run_together
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.backends.deviceplugin.plugin_sockets import remove_dead_sockets
-from devhost.backends.podresources import PodResources, ServedNames
+from devhost.backends.podresources import PodResources
 from devhost.backends.resource_lock import ResourceLocks
-from devhost.backends.sockets import (
-    SocketIdentity,
-    connect_error,
-    open_channel,
-    socket_identity,
-)
-from devhost.errors import BackendGoneError, KubeletError
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.backends.sockets import SocketIdentity, connect_error, open_channel, socket_identity
+from devhost.errors import KubeletError
 from devhost.watch.threads import run_in_thread, wait_at_most
+from devhost.watch.watcher import Watcher, follow_directory
 
-_POLL_S: Final = 5.0  # in addition to the watch, which may miss something
-_GONE_S: Final = 10.0
+_POLL_S: Final = 5.0  # for sockets whose lock nobody waits for
 _CONCURRENT_MAX: Final = 32
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
@@ -45,19 +38,18 @@ _PROBLEMS: Final = {
 class PluginDirectory:
     """The plugin directory: `kubelet`, which has its socket there, and the `locks` of resources.
 
-    `served_names` tells which resources have a device plugin. `concurrency` limits how many start a
-    server or register at a time: if a thousand did, memory would grow for good, and kubelet's calls
-    would have to wait. `socket` is that of kubelet's pod-resources.
+    `concurrency` limits how many start a server or register at a time: if a thousand did, memory
+    would grow for good, and kubelet's calls would have to wait. `socket` is that of kubelet's
+    pod-resources.
     """
 
     def __init__(self, path: Path, socket: Path, leave_after: float = LEAVE_AFTER_S) -> None:
         self.path, self.leave_after = path, leave_after
         self.pods = PodResources(socket, path)
         self.inflight_since = self.pods.inflight_since
-        self.served_names = ServedNames(self.pods)
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
+        self.lock_of = self.locks.lock_of
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
-        self._gone_since = math.inf
 
     @property
     def restarts(self) -> int:
@@ -66,49 +58,29 @@ class PluginDirectory:
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.locks.lock_of(resource) == "other"
-
-    def lock_of(self, resource: str) -> LockState:
-        """Return who serves a resource; may be asked in any thread."""
-        return self.locks.lock_of(resource)
+        return self.lock_of(resource) == "other"
 
     def has_served(self, resource: str) -> bool:
         """Whether pods may have devices of a resource by a device plugin of devhost."""
         return self.locks.get(resource).has_served
 
     async def run(self, watcher: Watcher, _records: object = None) -> None:
-        """Watch the directory; check it regularly too, in case the watch missed something.
-
-        Raises:
-            BackendGoneError: The directory was removed and the path leads to no new one; a
-                container's mount of it cannot heal.
-        """
-        await run_together(self._follow(watcher), self.locks.run(watcher))
+        """Follow the directory; raise `BackendGoneError` if that was removed, and is a mount."""
+        await run_together(
+            self._follow(watcher), self._remove_dead_sockets(), self.locks.run(watcher)
+        )
 
     async def _follow(self, watcher: Watcher) -> None:
-        subscription = Subscription(watcher, self.kubelet.check)
-        targets = frozenset({WatchTarget(str(self.path))})
-        clock = asyncio.get_running_loop().time
-        try:
-            while True:
-                await subscription.watch(targets)
-                self._check(clock())
-                freed = self.locks.freed
-                with contextlib.suppress(OSError):  # it is gone, or became read-only
-                    await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
-                await wait_at_most(_POLL_S, freed.wait)
-        finally:
-            subscription.close()
+        async for _ in follow_directory(watcher, self.path):
+            self.kubelet.check()
 
-    def _check(self, now: float) -> None:
-        self.kubelet.check()
-        self._gone_since = math.inf if _is_there(self.path) else min(self._gone_since, now)
-        if now - self._gone_since >= _GONE_S:
-            raise BackendGoneError(f"{self.path} was removed and not recreated")
-
-    async def close(self) -> None:
-        """Close the connection to kubelet."""
-        await self.kubelet.close()
+    async def _remove_dead_sockets(self) -> None:
+        """Remove what instances that were killed have left, now, regularly, and with a lock."""
+        while True:
+            freed = self.locks.freed
+            with contextlib.suppress(OSError):  # it is gone, or became read-only
+                await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
+            await wait_at_most(_POLL_S, freed.wait)
 
 
 class KubeletSocket:
@@ -148,7 +120,7 @@ class KubeletSocket:
         error = connect_error(self._path)
         if not error:
             return None
-        if error == errno.ENOENT and not _is_there(self._directory):
+        if error == errno.ENOENT and not self._directory.is_dir():
             return f"no kubelet: {self._directory} is not there"
         reason = f"cannot connect to {KUBELET_SOCKET}: {os.strerror(error)}"
         return f"no kubelet: {_PROBLEMS.get(error, reason)}"
@@ -178,32 +150,20 @@ class KubeletSocket:
         Raises:
             KubeletError: The kubelet refused, or did not answer in time.
         """
+        request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
         if self._channel is None or self._channel_identity != self.identity():
-            # The calls on the former one end with it, when nobody refers to it any more.
+            # One is kept as long as the process lives: when gRPC's last channel or server is
+            # closed, its thread ends, and waits for clients of servers that do not read.
             self._channel, self._channel_identity = open_channel(self._path), self.identity()
         channel, identity = self._channel, self._channel_identity
-        request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE and channel is self._channel:
-                self._channel = None  # or it would wait out its back-off
+                self._channel = open_channel(self._path)  # the former would wait out its back-off
             # Without the socket's name, which differs each time: the same reason is the same text.
             details = (error.details() or "").replace(endpoint, "the socket")
             raise KubeletError(details or error.code().name.lower()) from None
         self.restarts += self._registered_with not in (identity, None)
         self._registered_with = identity
         return identity
-
-    async def close(self) -> None:
-        """Close the connection to kubelet."""
-        if self._channel is not None:
-            await self._channel.close()
-
-
-def _is_there(directory: Path) -> bool:
-    """Whether a directory exists, and is not only a mount of one that was removed."""
-    try:
-        return os.stat(directory).st_nlink > 0
-    except OSError:
-        return False

@@ -10,12 +10,11 @@ import os
 import random
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import quote
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import PluginHandler, ResourceHooks
+from devhost.backends.backend import ResourceHandler, ResourceHooks
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.plugin_sockets import link_socket, server_socket
@@ -53,19 +52,14 @@ _OPTIONS: Final = (
 
 @contextlib.asynccontextmanager
 async def run_server(
-    handler: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
+    handler: ResourceHandler, device_list: DeviceList, directory: PluginDirectory, name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
     servicer, server = Servicer(handler, device_list), grpc.aio.server(options=_OPTIONS)
     pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
-    path = str(directory.path / name)
+    path = directory.path / name
     async with directory.concurrency:
-        try:
-            server.add_insecure_port(f"unix:{quote(path)}")
-        except RuntimeError:
-            # Without the socket's name, which differs each time: the same reason is the same text.
-            raise OSError(f"cannot listen in {directory.path}") from None
-        await start_server(server)
+        await start_server(server, path)
     try:
         yield servicer
     finally:
@@ -91,7 +85,7 @@ class Registration:
     def __init__(self, directory: PluginDirectory, hooks: ResourceHooks) -> None:
         self._directory, self._hooks, self._name = directory, hooks, hooks.handler.name
         self._leaving = asyncio.Event()
-        self.offered_ids = DeviceList(directory.leave_after, directory.inflight_since, self._name)
+        self.offered_ids = DeviceList(directory.leave_after, directory.inflight_since)
         self.offered_ids.ids_held_by_pods = hooks.held
         self.offered_ids.on_leaving = self._leaving.set
         self._set_waiting = functools.partial(hooks.set_state, State.WAITING)
@@ -189,7 +183,7 @@ class Registration:
         if not self._hooks.exclusive:
             return
         pause = _TAKEN_POLL_S
-        while await self._directory.served_names.is_served(self._name):
+        while await self._directory.pods.is_served(self._name):
             if pause > _TAKEN_POLL_S:
                 self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)

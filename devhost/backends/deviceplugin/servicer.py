@@ -12,7 +12,7 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import PluginHandler
+from devhost.backends.backend import ResourceHandler
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, PreStartError
@@ -41,7 +41,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     `changed` is set when a stream opens or ends, or when the registration has to be checked.
     """
 
-    def __init__(self, handler: PluginHandler, device_list: DeviceList) -> None:
+    def __init__(self, handler: ResourceHandler, device_list: DeviceList) -> None:
         self._handler, self._device_list = handler, device_list
         self._closing = False
         self._streams: set[asyncio.Event] = set()  # those that wake them

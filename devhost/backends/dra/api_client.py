@@ -7,13 +7,12 @@ import logging
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
+from prometheus_client import Counter
 
 from devhost.errors import DevhostError
 from devhost.model.names import printable
@@ -56,25 +55,19 @@ def reading_answer() -> Iterator[None]:
         raise ApiError(NO_ANSWER, f"an answer that cannot be read ({error!r})") from None
 
 
-@dataclass(frozen=True, slots=True)
-class ApiAddress:
-    """Where the API server is, and the files that prove who is who; ``None`` for plain HTTP."""
-
-    url: str
-    ca: Path | None
-    token: Path | None
-
-
 class ApiClient:
-    """Sends requests; its token is read for each, its CA when that has changed.
+    """Sends requests.
+
+    The file of the token is read for each, that of the CA when it has changed; plain HTTP has none.
 
     Attributes:
-        writes: How many writes were answered, by verb and HTTP status.
+        writes: Counts the writes.
     """
 
-    def __init__(self, address: ApiAddress) -> None:
-        self._address = address
-        self.writes: Counter[tuple[str, int]] = Counter()
+    def __init__(self, url: str, ca: Path | None = None, token: Path | None = None) -> None:
+        self._url, self._ca_file, self._token_file = url, ca, token
+        text = "Writes of ResourceSlices, by HTTP status."
+        self.writes = Counter("devhost_dra_writes", text, ("verb", "code"), registry=None)
         self._reading_ca = threading.Lock()  # by calls at the same time
         self._ca: tuple[int, ssl.SSLContext] | None = None  # when its file was written, and TLS
         self._tls: ssl.SSLContext | None = None  # of the connections
@@ -93,7 +86,7 @@ class ApiClient:
             raise ApiError(NO_ANSWER, _describe(error)) from None
         finally:
             if verb != "GET":
-                self.writes[verb, status] += 1
+                self.writes.labels(verb, status).inc()
         return _json(content)
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[_Json]:
@@ -143,7 +136,7 @@ class ApiClient:
         if http is None or tls is not self._tls:
             former, self._tls = http, tls
             self._http = http = httpx2.AsyncClient(
-                base_url=self._address.url,
+                base_url=self._url,
                 transport=httpx2.AsyncHTTPTransport(
                     verify=tls or True,  # else by the CAs of the machine
                     trust_env=False,
@@ -161,21 +154,20 @@ class ApiClient:
 
     def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
         """Return TLS by the present CA, the same while that is so, and the token. Blocks."""
-        address = self._address
         token = None
-        if address.token is not None:
-            token = address.token.read_bytes().strip().decode("ascii", "replace")
+        if self._token_file is not None:
+            token = self._token_file.read_bytes().strip().decode("ascii", "replace")
             if not (token and token.isascii() and token.isprintable()):  # an error would show it
-                raise ApiError(NO_ANSWER, f"{address.token} has no token that can be sent")
-        if address.ca is None:
+                raise ApiError(NO_ANSWER, f"{self._token_file} has no token that can be sent")
+        if self._ca_file is None:
             return None, token
         with self._reading_ca:
-            stamp = address.ca.stat().st_mtime_ns
+            stamp = self._ca_file.stat().st_mtime_ns
             if self._ca is None or self._ca[0] != stamp:
                 # Not `create_default_context`, which refuses CAs without key identifier (Python
                 # 3.13).
                 tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                tls.load_verify_locations(address.ca)
+                tls.load_verify_locations(self._ca_file)
                 self._ca = stamp, tls
             return self._ca[1], token
 

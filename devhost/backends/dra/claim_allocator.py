@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
@@ -28,10 +28,10 @@ class OfferedPool(Protocol):
     """The pool of a resource: who answers for it, and its devices, healthy or not.
 
     `ids` are those of which a claim for a device gets one, by the device's name, and `blocked` is
-    why none does yet.
+    why none does yet: then none is offered.
     """
 
-    handler: ClaimHandler
+    handler: ResourceHandler
     ids: Mapping[str, Sequence[OfferedId]]
     blocked: str | None
 
@@ -49,7 +49,7 @@ class ClaimAllocator:
     def __init__(
         self,
         pool_of: FindPool,
-        handlers: Mapping[str, ClaimHandler],
+        handlers: Mapping[str, ResourceHandler],
         records: Callable[[], ClaimRecords],
     ) -> None:
         self._pool_of, self._handlers, self._records = pool_of, handlers, records

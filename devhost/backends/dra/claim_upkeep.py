@@ -73,8 +73,7 @@ class ClaimUpkeep:
                         _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                         await attempt("ending", _name(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
-            is_all_offered = all(map(self._claims.is_offered, self._claims.all_drivers()))
-            pause = _LOOK_S if is_all_offered else _POLL_S
+            pause = _LOOK_S if self._claims.are_offered() else _POLL_S
             await wait_at_most(pause, self._claims.conflict.wait)
 
     async def _is_gone(self, record: ClaimRecord) -> bool:

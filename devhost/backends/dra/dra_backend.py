@@ -3,25 +3,24 @@
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks, run_together
-from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from prometheus_client import Gauge
+
+from devhost.backends.backend import ClaimRecords, ResourceHandler, ResourceHooks, run_together
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
-from devhost.backends.dra.dra_metrics import DraMetrics
 from devhost.backends.dra.health import DeviceHealth, HealthStreams
-from devhost.backends.dra.node_versions import NodeVersions
+from devhost.backends.dra.node_versions import read_node
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
-from devhost.backends.dra.taints import Evictions, Taint, device_taints
+from devhost.backends.dra.taints import PoolTaints
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
@@ -30,50 +29,51 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
-from devhost.watch.inotify import Watcher
+from devhost.watch.watcher import Watcher
 
 _RETRY_S: Final = 1.0  # after a lock that could not be made
 _EVICTED: Final = (
     "pods of claims with {} are evicted; Kubernetes 1.36 and 1.37 do not evict those that ask by "
     "the name of the resource"
 )
-_LOG: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DraSettings:
-    """The settings of a driver on a node."""
-
-    driver: str
-    node_name: str
-    kubelet_dir: Path
-    api: ApiAddress
 
 
 class DraBackend:
-    """The devices that DRA offers for a process (a `devhost.backends.backend.ClaimBackend`)."""
+    """The devices that DRA offers for a process."""
 
-    leave_after = 0.0  # what is not in a slice is not prepared
-
-    def __init__(self, settings: DraSettings, pods: PodResources, locks: ResourceLocks) -> None:
-        self.settings, self.locks, self._api = settings, locks, ApiClient(settings.api)
-        driver, node_name = settings.driver, settings.node_name
+    def __init__(
+        self,
+        driver: str,
+        node_name: str,
+        kubelet_dir: Path,
+        api: ApiClient,
+        pods: PodResources,
+        locks: ResourceLocks,
+    ) -> None:
+        self.driver, self.node_name, self.locks, self._api = driver, node_name, locks, api
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.changed = asyncio.Event()  # another one after each change
-        sockets = DriverSockets(settings.kubelet_dir, driver)
-        self.versions = NodeVersions(self._api, node_name)
-        self._slices = slices = NodeSlices(self._api, driver, node_name)
-        self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        sockets = DriverSockets(kubelet_dir, driver)
+        self._slices = slices = NodeSlices(api, driver, node_name)
+        self.claims = PreparedClaims(api, driver, self._publications.get)
         self.claims.on_change = self._claim_changed
-        self.upkeep = ClaimUpkeep(self._api, self.claims)
+        self.upkeep = ClaimUpkeep(api, self.claims)
         servicer = DraServicer(self.claims)
         self.health = HealthStreams(self._list_health)
         self.registrar = Registrar(sockets, servicer, self.health, self._kubelet_answered)
-        hooks = self.versions.read_node, lambda: self.registrar.problem, self.report_change
-        self.writer = SliceWriter(slices, locks, *hooks)
-        self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
-        self.pods = pods
-        pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
+        self.writer = SliceWriter(
+            slices,
+            locks,
+            functools.partial(read_node, api, node_name),
+            lambda: self.registrar.problem,
+            self.report_change,
+        )
+        count_slices = Gauge("devhost_dra_slices", "ResourceSlices of this node.", registry=None)
+        count_slices.set_function(lambda: len(slices))
+        count_claims = Gauge("devhost_dra_claims", "Claims that are prepared.", registry=None)
+        count_claims.set_function(lambda: len([*self.claims]))
+        self.metrics = count_slices, count_claims, api.writes, servicer.seconds
+        pods.claimed_ids = self._claimed_ids
 
     # ── for the node ──
 
@@ -85,17 +85,20 @@ class DraBackend:
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
         publication = DraPublication(self, resource, hooks)
-        self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
 
+    def offers(self, resource: Resource) -> bool:
+        """Whether it is the backend of a resource on this node, by its configuration."""
+        return resource.uses_dra(self.node_name)
+
     def has_slices(self, resource: str) -> bool:
         """Whether the API server has slices of a resource, as last read."""
-        return pool_name(self.settings.node_name, resource) in self._slices.pools
+        return pool_name(self.node_name, resource) in self._slices.pools
 
-    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+    def look_up_by(self, resource: str, handler: ResourceHandler) -> None:
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
-        self.claims.handlers[pool_name(self.settings.node_name, resource)] = handler
+        self.claims.handlers[pool_name(self.node_name, resource)] = handler
 
     def add(self, publication: "DraPublication") -> None:
         """Publish a resource, which may have been removed."""
@@ -107,23 +110,18 @@ class DraBackend:
         name = publication.pool.name
         del self._publications[name], self.writer.pools[name]
 
-    def publisher(self, _resource: Resource) -> str:
-        """Return the driver."""
-        return self.settings.driver
-
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Serve kubelet and publish devices until cancelled."""
         await self.claims.begin(records)
-        await run_together(
-            self._remove_dead_sockets(),
-            self.registrar.run(watcher),
-            self.writer.run(),
-            self.upkeep.run(records),
-        )
-
-    async def close(self) -> None:
-        """End what is running."""
-        await self._api.close()
+        try:
+            await run_together(
+                self._remove_dead_sockets(),
+                self.registrar.run(watcher),
+                self.writer.run(),
+                self.upkeep.run(records),
+            )
+        finally:
+            await self._api.close()
 
     async def _remove_dead_sockets(self) -> None:
         """Remove what instances that were killed have left, now and when one has freed a lock."""
@@ -154,31 +152,35 @@ class DraBackend:
             if pool in self._publications
         ]
 
+    def _claimed_ids(self) -> Mapping[ClaimedId, tuple[str, OfferedId]]:
+        """Return the advertised IDs of devices, as kubelet's list of pods names these."""
+        claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
+        for pool, publication in self._publications.items():
+            for name, ids in publication.ids.items():
+                claimed[ClaimedId(self.driver, pool, name, None)] = publication.handler.name, ids[0]
+        for record in self.claims.all_drivers():
+            for device in record.devices:
+                key = ClaimedId(record.driver, device.pool, device.device, device.share or "")
+                claimed[key] = device.resource, offered_id(device.id)
+        return claimed
+
     def _kubelet_answered(self) -> None:
-        self.writer.read_node_soon()
+        self.writer.compare_soon(reads_node=True)  # it may be of another version
         self.report_change()
 
 
 class DraPublication:
-    """One resource at DRA (a `devhost.backends.backend.Publication`), and the IDs of its pool.
-
-    Attributes:
-        ids: Those of which a claim for a device gets one, by the device's name; also those of
-            unhealthy devices.
-        taints: Those of its devices, by name.
-        blocked: Why no claim is given any of them yet, if that is so: then none is offered.
-    """
+    """One resource at DRA (a `Publication`), and the IDs of its pool (`OfferedPool`)."""
 
     def __init__(self, backend: DraBackend, resource: Resource, hooks: ResourceHooks) -> None:
-        pool = pool_name(backend.settings.node_name, resource.name)
+        pool = pool_name(backend.node_name, resource.name)
         lock = backend.locks.get(resource.name)
         self.handler, self.pool = hooks.handler, ResourcePool(pool, lock)
         self._backend, self._hooks = backend, hooks
         self._snapshot, self._resource = Snapshot(), resource
         self._devices: Sequence[SliceDevice] = ()
-        self.taints: Mapping[str, Taint] = {}
-        self._evictions = Evictions()
-        self._timer: asyncio.TimerHandle | None = None  # of the next one
+        self.taints = PoolTaints()
+        self._timer: asyncio.TimerHandle | None = None  # of the next eviction
         self.blocked = hooks.other_holders()
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
@@ -193,7 +195,7 @@ class DraPublication:
         try:
             while True:
                 try:
-                    await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                    await self._backend.writer.locks.wait_until_taken(self.pool, self._show_wait)
                 except OSError as error:
                     self._hooks.set_state(State.BACKING_OFF, str(error))
                     await asyncio.sleep(_RETRY_S)
@@ -218,16 +220,16 @@ class DraPublication:
         self._hooks.set_state(State.WAITING, reason)
 
     async def _show_state(self) -> None:
-        """Show its state until the lock is lost."""
+        """Show how far the pool is published, until the lock is lost."""
         shown: tuple[State, str | None] | None = None
         while self.pool.has_lock:
-            if shown != self._state:
-                shown = self._state
-                self._hooks.set_state(*shown)
+            if (state := self._publishing_state()) != shown:
+                shown = state
+                self._hooks.set_state(*state)
             await self._backend.changed.wait()
 
-    @property
-    def _state(self) -> tuple[State, str | None]:
+    def _publishing_state(self) -> tuple[State, str | None]:
+        """Return the state of the publication, and why, if it is not complete."""
         writer, registrar = self._backend.writer, self._backend.registrar
         if (reason := writer.problem or registrar.problem) is not None:
             return State.WAITING, reason
@@ -241,16 +243,16 @@ class DraPublication:
         backend, devices = self._backend, self._snapshot.devices.values()
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
-        names = ", ".join(sorted(self._evictions.names))
+        names = ", ".join(sorted(self.taints.evicted))
         evicted = _EVICTED.format(names) if names else None
-        warnings = self.pool.left_out, backend.versions.warning, evicted
+        warnings = self.pool.left_out, backend.writer.node_warning, evicted
         return PublicationStatus(
             listed=len(self.device_ids) * self._resource.replicas,
             healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
             warnings=tuple(filter(None, warnings)),
-            dra=DraStatus(backend.settings.driver, self.pool.name, claims),
+            dra=DraStatus(backend.driver, self.pool.name, claims),
         )
 
     def spec_changed(self) -> None:
@@ -271,7 +273,7 @@ class DraPublication:
 
     def update_claim(self, record: ClaimRecord) -> None:
         """Take over that a claim has devices now, has other ones, or has ended."""
-        if self.taints or any(device.moved for device in record.devices):
+        if self.taints.by_name or any(device.moved for device in record.devices):
             self._update_devices()
 
     def _update_devices(self) -> None:
@@ -290,21 +292,11 @@ class DraPublication:
         }
         if self.handler.drain_reason is not None:
             claimed = {}  # the pool is deleted, though claims have devices of it
-        self.taints = device_taints(listed, claimed, self.taints)
-        lost = [name for name in self.taints if self.taints[name].is_lost and name in claimed]
-        former = self._evictions.names
-        self._evictions.update(lost if resource.evict else (), resource.evict_after, loop.time())
-        for name in self._evictions.names - former:
-            fields = {"resource": resource.name, "device": name, "reason": self.taints[name].text}
-            _LOG.warning("pods of a device are evicted", extra={"fields": fields})
+        self.taints.update(resource, listed, claimed, loop.time())
         self._cancel_timer()
-        if (next_at := self._evictions.next_at) is not None:
+        if (next_at := self.taints.next_at) is not None:
             self._timer = loop.call_at(next_at, self._update_devices)
-        driver = self._backend.settings.driver
-        taints = {
-            name: taint.entry(driver, evicts=name in self._evictions.names)
-            for name, taint in self.taints.items()
-        }
+        taints = self.taints.entries(self._backend.driver)
         ids = {name: self._shown_id(device) for name, device in claimed.items()}
         self._devices = device_entries(resource, listed, taints, ids)
         self._offer(self.blocked)
@@ -322,8 +314,8 @@ class DraPublication:
         name = claimed.device
         device = self._snapshot.devices.get(offered_id(claimed.id).device)
         is_healthy, reason = None if device is None else True, ""
-        if name in self.taints:
-            is_healthy, reason = False, self.taints[name].text
+        if (taint := self.taints.by_name.get(name)) is not None:
+            is_healthy, reason = False, taint.text
         elif device is not None and device.checked is not None and device.checked.unknown:
             is_healthy, reason = None, device.checked.unknown
         return DeviceHealth(self.pool.name, name, is_healthy, reason)
@@ -363,20 +355,5 @@ class DraPublication:
         return not (
             self.device_ids
             or backend.writer.has_slices(self.pool)
-            or backend.claims.uses(self.handler.name)
+            or backend.claims.of_resource(self.handler.name)
         )
-
-
-def _claimed_ids(
-    driver: str, publications: Mapping[str, DraPublication], claims: PreparedClaims
-) -> Mapping[ClaimedId, tuple[str, OfferedId]]:
-    """Return the advertised IDs of devices, as kubelet's list of pods names these."""
-    claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
-    for pool, publication in publications.items():
-        for name, ids in publication.ids.items():
-            claimed[ClaimedId(driver, pool, name, None)] = publication.handler.name, ids[0]
-    for record in claims.all_drivers():
-        for device in record.devices:
-            key = ClaimedId(record.driver, device.pool, device.device, device.share or "")
-            claimed[key] = device.resource, offered_id(device.id)
-    return claimed

@@ -9,32 +9,22 @@ from devhost.errors import DevhostError
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 
 
-class NodeVersions:
-    """Reads the versions of the programs of a node. No API server is older than its kubelets.
+async def read_node(api: ApiClient, node_name: str) -> tuple[str, str | None]:
+    """Return the UID of a node, and why its containers may not get devices, if so.
 
-    Attributes:
-        warning: Why containers may not get devices though they are published.
+    No API server is older than the kubelets of its nodes.
+
+    Raises:
+        ApiError: The API server does not answer, or refuses.
+        DevhostError: The kubelet is too old for devices to be published.
     """
-
-    def __init__(self, api: ApiClient, node_name: str) -> None:
-        self._api, self._node_name = api, node_name
-        self.warning: str | None = None
-
-    async def read_node(self) -> str:
-        """Return the UID of the node.
-
-        Raises:
-            ApiError: The API server does not answer, or refuses.
-            DevhostError: Its kubelet is too old for devices to be published.
-        """
-        node = await self._api.call("GET", f"/api/v1/nodes/{self._node_name}")
-        with reading_answer():
-            info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
-            kubelet, runtime = info["kubeletVersion"], str(info.get("containerRuntimeVersion"))
-            match = re.match(r"v?((\d+)\.(\d+)[\w.+-]*)", kubelet)
-        if match is not None and (int(match[2]), int(match[3])) < _LEAST:
-            least = ".".join(map(str, _LEAST))
-            raise DevhostError(f"needs kubelet {least}, this node has {match[1]}")
-        is_old = runtime.startswith("containerd://1.")
-        self.warning = f"DRA needs containerd 2, this node has {runtime}" if is_old else None
-        return uid
+    node = await api.call("GET", f"/api/v1/nodes/{node_name}")
+    with reading_answer():
+        info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
+        kubelet, runtime = info["kubeletVersion"], str(info.get("containerRuntimeVersion"))
+        match = re.match(r"v?((\d+)\.(\d+)[\w.+-]*)", kubelet)
+    if match is not None and (int(match[2]), int(match[3])) < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        raise DevhostError(f"needs kubelet {least}, this node has {match[1]}")
+    is_old = runtime.startswith("containerd://1.")
+    return uid, f"DRA needs containerd 2, this node has {runtime}" if is_old else None

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from devhost.allocation import cdi
 from devhost.backends.dra.claim_content import Scope, claim_kind, completed
 from devhost.backends.dra.pool import PoolKey, device_entries, pool_devices, pool_name
-from devhost.backends.dra.taints import device_taints
+from devhost.backends.dra.taints import PoolTaints
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
@@ -29,11 +29,9 @@ class PlannedDriver(NamedTuple):
             return {"backend": "devicePlugin"}
         pool = pool_name(self.node_name, resource.name)
         devices = pool_devices(resource, snapshot)
-        taints = {
-            name: taint.entry(self.driver, evicts=False)
-            for name, taint in device_taints(devices, {}, {}).items()
-        }
-        entries = device_entries(resource, devices, taints)
+        taints = PoolTaints()
+        taints.update(resource, devices, {}, 0.0)
+        entries = device_entries(resource, devices, taints.entries(self.driver), {})
         slices = PoolKey(self.driver, self.node_name, _UID, pool).slices(entries, 1)
         dra = {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
         return {"backend": "dra", "dra": dra}

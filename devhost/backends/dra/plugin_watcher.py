@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import grpc
 
@@ -25,14 +24,9 @@ from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
 from devhost.backends.backend import run_together
 from devhost.backends.dra.health import SERVICES, HealthStreams
-from devhost.backends.sockets import (
-    SERVER_OPTIONS,
-    SOCKET_PATH_MAX,
-    connect_error,
-    start_server,
-)
-from devhost.watch.inotify import Watcher, follow_directory
+from devhost.backends.sockets import SERVER_OPTIONS, SOCKET_PATH_MAX, connect_error, start_server
 from devhost.watch.threads import run_in_thread, wait_at_most
+from devhost.watch.watcher import Watcher, follow_directory
 
 _SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
 _STOP_GRACE_S: Final = 5.0
@@ -110,7 +104,7 @@ class Registrar(pb_grpc.RegistrationServicer):
             try:
                 await self._serve_until_refused(self.sockets.fresh_path())
             except OSError as error:
-                self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
+                self._set_problem(str(error))
             await asyncio.sleep(_PAUSE_S)
 
     async def _follow(self, watcher: Watcher) -> None:
@@ -126,11 +120,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         pb_grpc.add_RegistrationServicer_to_server(self, server)
         self._health.add_to(server)
         try:
-            try:
-                server.add_insecure_port(f"unix:{quote(str(hidden))}")
-            except RuntimeError:
-                raise OSError("no socket can be made") from None
-            await start_server(server)
+            await start_server(server, hidden)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
             self._endpoint = hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
             await self._refused.wait()

@@ -8,7 +8,6 @@ no device of an incomplete one.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from devhost.backends.share_ids import offered_ids
@@ -34,7 +33,6 @@ _PCI: Final = {  # where they stand in the path of a device
     "resource.kubernetes.io/pcieRoot": re.compile(r"/(pci[0-9a-f]{4,}:[0-9a-f]{2})/"),
     "resource.kubernetes.io/pciBusID": re.compile(r".*/([0-9a-f]{4,}(?::[0-9a-f]{2}){2}\.[0-7])\b"),
 }
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class PoolDevice(NamedTuple):
@@ -109,8 +107,8 @@ def pool_devices(resource: Resource, snapshot: Snapshot) -> list[PoolDevice]:
 def device_entries(
     resource: Resource,
     devices: Sequence[PoolDevice],
-    taints: Mapping[str, _Json] = _NOTHING,
-    claimed: Mapping[str, str] = _NOTHING,
+    taints: Mapping[str, _Json],
+    claimed: Mapping[str, str],
 ) -> list[SliceDevice]:
     """Return the devices of a pool as they stand in slices.
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from devhost.allocation import cdi
-from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
@@ -65,7 +65,7 @@ class PreparedClaims:
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver, self._pool_of = api, driver, pool_of
-        self.handlers: dict[str, ClaimHandler] = {}
+        self.handlers: dict[str, ResourceHandler] = {}
         self._allocator = ClaimAllocator(pool_of, self.handlers, lambda: self._loaded)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
@@ -79,17 +79,14 @@ class PreparedClaims:
         """Yield the records of this driver."""
         return (record for record in self.all_drivers() if record.driver == self._driver)
 
-    def is_offered(self, record: ClaimRecord) -> bool:
-        """Whether DRA offers all resources of a claim here."""
-        return all(self._pool_of(device.pool) is not None for device in record.devices)
+    def are_offered(self) -> bool:
+        """Whether DRA offers all resources of all claims here."""
+        devices = (device for record in self.all_drivers() for device in record.devices)
+        return all(self._pool_of(device.pool) is not None for device in devices)
 
     def of_resource(self, resource: str) -> list[ClaimRecord]:
-        """Return the records that have a device of a resource."""
+        """Return the records with a device of a resource, also of claims being prepared."""
         return [record for record in self if resource in record.resources]
-
-    def uses(self, resource: str) -> bool:
-        """Whether a claim has a device of a resource, or is being prepared with one."""
-        return bool(self.of_resource(resource))
 
     async def begin(self, records: ClaimRecords) -> None:
         """Read the records, and write the CDI files of this boot, before anything is served."""

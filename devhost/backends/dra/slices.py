@@ -212,35 +212,91 @@ class NodeSlices:
             return _difference(sent["devices"], kept.get("devices") or ())
 
 
+class PoolLocks:
+    """The locks of the pools of a driver, where each pool is a user of its resource's.
+
+    `on_change` is called when there may be something to write of a pool.
+
+    Attributes:
+        unowned: The pools that have slices, but no resource here: they are to be deleted.
+    """
+
+    def __init__(self, locks: ResourceLocks, driver: str, on_change: Callable[[], None]) -> None:
+        self._locks, self._driver, self._on_change = locks, driver, on_change
+        self.unowned: dict[str, ResourcePool] = {}
+
+    async def wait_until_taken(self, pool: ResourcePool, show: Callable[[str], None]) -> None:
+        """Wait while another instance of devhost publishes the resource, or raise `OSError`."""
+
+        def waiting(reason: str) -> None:
+            show(reason)
+            self.set_taken(pool, is_taken=False)
+
+        await self._locks.wait_until_locked(pool.lock, pool, self._driver, waiting)
+        self.set_taken(pool, is_taken=True)
+
+    def set_taken(self, pool: ResourcePool, *, is_taken: bool) -> None:
+        """Set whether this process has the lock of a pool, and look who else has it."""
+        was_dead, pool.has_lock = pool.is_dead, is_taken
+        publishers_of_pool = None, publisher_number(self._driver)
+        pool.is_dead = not is_taken and pool.lock.other_publisher not in publishers_of_pool
+        if is_taken or (pool.is_dead and not was_dead):
+            self._on_change()
+
+    def add_unowned(self, name: str, resource: str) -> None:
+        """Add a pool that has slices, but no resource here."""
+        self.unowned[name] = ResourcePool(name, self._locks.get(resource), devices=())
+
+    def release_unowned(self, names: Iterable[str]) -> None:
+        """Release the locks of pools that are not to be deleted any longer."""
+        for name in [*names]:
+            pool = self.unowned.pop(name)
+            pool.lock.release(pool)
+
+    async def keep_unowned(self) -> None:
+        """Take the locks of unowned pools when other instances free them, until cancelled."""
+        while True:
+            await self._locks.looked.wait()
+            self.take_unowned()
+
+    def take_unowned(self) -> None:
+        """Take the locks of unowned pools that no other instance has."""
+        for pool in self.unowned.values():
+            if not pool.has_lock:
+                with contextlib.suppress(OSError):
+                    is_taken = pool.lock.join(pool) or pool.lock.acquire(pool, self._driver)
+                    self.set_taken(pool, is_taken=is_taken)
+
+
 class SliceWriter:
     """Writes the slices of a node each time that they may differ from what is wanted.
 
-    `read_node` returns the UID of the node, or raises `DevhostError` where nothing may be
-    published; while `find_problem` returns one, slices are only deleted; `on_change` is called when
-    a pool may have another state.
+    `read_node` returns the UID of the node and a warning, or raises `DevhostError` where nothing
+    may be published; while `find_problem` returns one, slices are only deleted; `on_change` is
+    called when a pool may have another state.
 
     Attributes:
         pools: Those of the resources of this process, by name.
         problem: Why nothing can be written.
+        node_warning: Why containers may not get devices though they are published.
     """
 
     def __init__(
         self,
         slices: NodeSlices,
         locks: ResourceLocks,
-        read_node: Callable[[], Awaitable[str]],
+        read_node: Callable[[], Awaitable[tuple[str, str | None]]],
         find_problem: Callable[[], str | None],
         on_change: Callable[[], None],
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self._find_problem = find_problem
         self.pools: dict[str, ResourcePool] = {}
-        self._unowned: dict[str, ResourcePool] = {}  # those that have slices, but no resource here
-        self._locks, self._number = locks, publisher_number(slices.driver)
-        locks.looks.append(self._take_unowned)
+        self.locks = PoolLocks(locks, slices.driver, self.compare_soon)
         self.problem: str | None = "the API server was not asked yet"
         self._is_read = False  # whether all slices that there may be were read or written
         self._changed, self._is_node_read = asyncio.Event(), False
+        self.node_warning: str | None = None
         self._failures = self._watch_failures = 0  # in a row
         self._written = asyncio.Event()  # what differed from the last list
 
@@ -248,19 +304,10 @@ class SliceWriter:
         """Whether the API server may have slices of a pool that this instance has to delete."""
         return pool.has_lock and (not self._is_read or pool.name in self._slices.pools)
 
-    def compare_soon(self) -> None:
-        """Compare what is there with what is wanted."""
+    def compare_soon(self, *, reads_node: bool = False) -> None:
+        """Compare what is there with what is wanted, by the node as it is then if `reads_node`."""
+        self._is_node_read = self._is_node_read and not reads_node
         self._changed.set()
-
-    def read_node_soon(self) -> None:
-        """Read the node again: its kubelet may be of another version."""
-        self._is_node_read = False
-        self._changed.set()
-
-    def _take_change(self, is_deleted: bool) -> None:
-        """Compare soon; the API server deletes slices without end whose node has gone."""
-        self._is_node_read = self._is_node_read and not is_deleted
-        self.compare_soon()
 
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
@@ -269,9 +316,10 @@ class SliceWriter:
                 try:
                     await self._slices.read()
                     self._is_read = True
-                    self.read_node_soon()
+                    self.compare_soon(reads_node=True)
                     self._written.clear()
-                    await run_together(self._follow(), self._write_changes())
+                    works = self._follow(), self._write_changes(), self.locks.keep_unowned()
+                    await run_together(*works)
                 except DevhostError as error:
                     self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
                     self._failures += 1
@@ -279,14 +327,16 @@ class SliceWriter:
                         self._set_problem(str(error))
                 await asyncio.sleep(_jitter(self._failures))
         finally:
-            self._release(self._unowned)
+            self.locks.release_unowned(self.locks.unowned)
 
     async def _follow(self) -> None:
         """Follow the API server once it has what differs: it may refuse to be watched alone."""
         await self._written.wait()
         good = asyncio.get_running_loop().call_later(_WATCH_GOOD_S, self._trust_watch)
         try:
-            await self._slices.follow(self._take_change)
+            # The API server deletes the slices of a node that has gone: without another look at
+            # the node, they would be written again without end.
+            await self._slices.follow(lambda is_deleted: self.compare_soon(reads_node=is_deleted))
         except ApiError:
             self._watch_failures += 1
             raise
@@ -306,15 +356,15 @@ class SliceWriter:
             self._changed.clear()
             if not self._is_node_read:
                 self._is_node_read = True
-                node_uid = await self._read_node()
+                node_uid, self.node_warning = await self._read_node()
             self._failures = self._watch_failures
             if self._failures < 2:
                 self.problem = None
             self._find_unowned()
-            pools_here = *self.pools.values(), *self._unowned.values()
+            pools_here = *self.pools.values(), *self.locks.unowned.values()
             for pool in pools_here:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
-                    self._set_lock(pool, is_taken=False)
+                    self.locks.set_taken(pool, is_taken=False)
             pools = [pool for pool in pools_here if not self._slices.is_written(pool, node_uid)]
             if self._find_problem():
                 pools = [pool for pool in pools if pool.is_dead or not pool.devices]
@@ -329,43 +379,11 @@ class SliceWriter:
     def _find_unowned(self) -> None:
         """Find the pools that no resource here has, once all resources have been looked at."""
         unowned = self._slices.pools - self.pools.keys()
-        self._release(self._unowned.keys() - unowned)
+        self.locks.release_unowned(self.locks.unowned.keys() - unowned)
         if all(pool.devices is not None for pool in self.pools.values()):
-            for name in unowned - self._unowned.keys():
-                lock = self._locks.get(self._slices.resource_of(name))
-                self._unowned[name] = ResourcePool(name, lock, devices=())
-            self._take_unowned()
-
-    def _release(self, names: Iterable[str]) -> None:
-        for name in [*names]:
-            pool = self._unowned.pop(name)
-            pool.lock.release(pool)
-
-    def _take_unowned(self) -> None:
-        """Take the locks of pools that are to be deleted, where no other instance has them."""
-        for pool in self._unowned.values():
-            if not pool.has_lock:
-                with contextlib.suppress(OSError):
-                    lock = pool.lock
-                    is_taken = lock.join(pool) or lock.acquire(pool, self._slices.driver)
-                    self._set_lock(pool, is_taken=is_taken)
-
-    def _set_lock(self, pool: ResourcePool, *, is_taken: bool) -> None:
-        was_dead, pool.has_lock = pool.is_dead, is_taken
-        pool.is_dead = not is_taken and pool.lock.other_publisher not in (None, self._number)
-        if is_taken or (pool.is_dead and not was_dead):
-            self.compare_soon()
-
-    async def wait_until_locked(self, pool: ResourcePool, show: Callable[[str], None]) -> None:
-        """Wait while another instance of devhost publishes the resource, or raise `OSError`."""
-
-        def waiting(reason: str) -> None:
-            show(reason)
-            self._set_lock(pool, is_taken=False)
-
-        driver = self._slices.driver
-        await self._locks.wait_until_locked(pool.lock, pool, driver, waiting)
-        self._set_lock(pool, is_taken=True)
+            for name in unowned - self.locks.unowned.keys():
+                self.locks.add_unowned(name, self._slices.resource_of(name))
+            self.locks.take_unowned()
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:

@@ -1,8 +1,4 @@
-"""A stand-in for the API server, as far as a DRA driver and kubelet use it: in memory, over HTTP.
-
-It has nodes, ResourceSlices and ResourceClaims, with versions, field selectors, watches and the
-conflicts of a real one, and faults that a test sets.
-"""
+"""The stand-in for the API server over HTTP, with the faults that a test sets."""
 
 import asyncio
 import contextlib
@@ -15,9 +11,11 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
-ApiObject = dict[str, Any]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from devhost.fake_kubelet.api_objects import ApiObject, StandInApi
+
 _Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
 _KINDS: Final = {
     "nodes": "Node",
     "resourceslices": "ResourceSlice",
@@ -35,80 +33,47 @@ class StatusError(Exception):
         self.code = code
 
 
-class StandInApiServer:
-    """Serves objects on a port of this machine while `running`.
+class StandInApiServer(StandInApi):
+    """Serves objects on a port of this machine while `running`, as a real one does.
+
+    That has versions, field selectors, watches that end, and conflicts.
 
     Attributes:
-        version: What it says that it is.
-        objects: By path, such as ``/api/v1/nodes/node-1``.
         tokens: The headers by which clients have proved who they are.
         lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
-        on_change: Called after each change.
         fault: Called with the verb (of a watch ``WATCH``) and the path of each request; raises
             `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
     """
 
     def __init__(self) -> None:
-        self.objects: dict[str, ApiObject] = {}
+        super().__init__()
         self.tokens: list[str] = []
         self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
-        self.on_change: Callable[[], None] = lambda: None
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
         self.admit: Callable[[ApiObject], ApiObject] = lambda written: written
-        self._version = 1
-        self._events: list[tuple[int, str, ApiObject]] = []  # version, type and object
-        self._changed = asyncio.Event()  # another one after each change
         self._socket: socket.socket | None = None
         self._scheme = "http"
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        assert self._socket is not None  # noqa: S101 (while it runs)
+        assert self._socket is not None
         return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
-
-    def listen(self) -> socket.socket:
-        """Return the socket of its port, where requests wait until it serves."""
-        self._socket = self._socket or socket.create_server(("127.0.0.1", 0))
-        return self._socket
-
-    def put(self, path: str, content: ApiObject) -> ApiObject:
-        """Set an object, as somebody else would, and tell those who watch."""
-        self._version += 1
-        kind = "MODIFIED" if path in self.objects else "ADDED"
-        metadata = {"name": path.rpartition("/")[2], **content.get("metadata", {})}
-        kept = {**content, "metadata": {**metadata, "resourceVersion": str(self._version)}}
-        self.objects[path] = kept
-        self._tell(kind, kept)
-        return kept
-
-    def remove(self, path: str) -> ApiObject:
-        """Remove an object, as somebody else would."""
-        self._version += 1
-        content = self.objects.pop(path)
-        metadata = {**content["metadata"], "resourceVersion": str(self._version)}
-        self._tell("DELETED", {**content, "metadata": metadata})
-        return content
-
-    def listed(self, path: str, selector: str = "") -> list[ApiObject]:
-        """Return the objects below a path that a field selector chooses."""
-        below = (content for place, content in self.objects.items() if place.startswith(f"{path}/"))
-        return [content for content in below if _matches(content, selector)]
 
     def break_watches(self) -> None:
         """End all watches with the error of a version that is too old."""
-        self._version += 1  # of the next list
-        self._events = [(self._version, "ERROR", {"code": 410, "message": "too old"})]
-        self._wake()
+        self._end_watches("ERROR", {"code": 410, "message": "too old"})
 
     def end_watches(self) -> None:
         """Send all watches the present version, and end them, which a real one does in time."""
-        self._version += 1
-        bookmark = {"metadata": {"resourceVersion": str(self._version)}}
-        self._events = [(self._version, "BOOKMARK", bookmark)]
+        self._end_watches("BOOKMARK", {"metadata": {"resourceVersion": str(self._version + 1)}})
+
+    def _end_watches(self, event: str, content: ApiObject) -> None:
+        self._version += 1  # of the next list
+        self._events = [(self._version, event, "", content)]
         self._wake()
 
     @contextlib.asynccontextmanager
@@ -116,7 +81,7 @@ class StandInApiServer:
         self, tls: tuple[Path, Path] | None = None
     ) -> AsyncIterator["StandInApiServer"]:
         """Serve until the block ends; with TLS if there are a certificate and its key."""
-        listener = self.listen()
+        self._socket = socket.create_server(("127.0.0.1", 0))
         self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
             self._app,
@@ -129,7 +94,7 @@ class StandInApiServer:
             ssl_keyfile=tls and tls[1],
         )
         server = _Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]), name="API server")
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="API server")
         try:
             yield self
         finally:
@@ -138,18 +103,7 @@ class StandInApiServer:
             server.should_exit = True
             await serving
 
-    def _tell(self, kind: str, content: ApiObject) -> None:
-        self._events.append((self._version, kind, content))
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-        self.on_change()
-
-    async def _app(
-        self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[_Message]], send: _Send
-    ) -> None:
+    async def _app(self, scope: Mapping[str, Any], receive: _Receive, send: _Send) -> None:
         body, more = b"", True
         while more:
             message = await receive()
@@ -166,7 +120,7 @@ class StandInApiServer:
             is_watch = query.get("watch") in ("1", "true")
             self.fault("WATCH" if is_watch else verb, path)
             if is_watch:
-                await self._watch(path, query, receive, send)
+                await self._send_events(path, query, receive, send)
                 return
             code, answer = self._answer(verb, path, query, json.loads(body) if body else {})
         except StatusError as error:
@@ -199,7 +153,8 @@ class StandInApiServer:
         self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
     ) -> tuple[int, ApiObject]:
         kind = _KINDS[path.rpartition("/")[2]]
-        listed = self.listed(path, query.get("fieldSelector", ""))
+        selector = query.get("fieldSelector", "")
+        listed = [content for content in self.listed(path) if _matches(content, selector)]
         if verb == "POST":
             place = f"{path}/{body['metadata']['name']}"
             if place in self.objects:
@@ -219,28 +174,24 @@ class StandInApiServer:
             "items": listed,
         }
 
-    async def _watch(
-        self,
-        path: str,
-        query: Mapping[str, str],
-        receive: Callable[[], Awaitable[_Message]],
-        send: _Send,
+    async def _send_events(
+        self, path: str, query: Mapping[str, str], receive: _Receive, send: _Send
     ) -> None:
         since = int(query.get("resourceVersion") or 0)
+        selector = query.get("fieldSelector", "")
         await _start(send, 200)
         ended = asyncio.ensure_future(_disconnected(receive))
         try:
             while self._socket is not None and not ended.done():
                 changed = asyncio.ensure_future(self._changed.wait())
-                for version, kind, content in tuple(self._events):
+                for version, event, place, content in tuple(self._events):
                     if version <= since:
                         continue
-                    since, is_kind = version, content.get("kind") == _KINDS[path.rpartition("/")[2]]
-                    is_chosen = is_kind and _matches(content, query.get("fieldSelector", ""))
-                    if kind in _ENDS or is_chosen:
-                        line = json.dumps({"type": kind, "object": content}).encode() + b"\n"
+                    since, is_below = version, place.startswith(f"{path}/")
+                    if event in _ENDS or (is_below and _matches(content, selector)):
+                        line = json.dumps({"type": event, "object": content}).encode() + b"\n"
                         await _send_body(send, line, more=True)
-                    if kind in _ENDS:
+                    if event in _ENDS:
                         return
                 await asyncio.wait({changed, ended}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
@@ -269,7 +220,7 @@ def _matches(content: ApiObject, selector: str) -> bool:
     return True
 
 
-async def _disconnected(receive: Callable[[], Awaitable[_Message]]) -> None:
+async def _disconnected(receive: _Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
