@@ -196,15 +196,15 @@ def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
 
 def test_device_is_lost_anew_after_each_time_that_it_was_there() -> None:
     lost = {"verdict": Verdict(Cause.NOT_FOUND, "text"), "absence": Missing(0.0)}
-    resource, both = pool_of(
+    resource, lost_pool = pool_of(
         host_device("a", **lost), host_device("b", **lost), evict=True, evictAfter="10s"
     )
     _, first = pool_of(host_device("a", **lost), host_device("b"))
     taints = PoolTaints()
-    for pool, now in ((both, 0.0), (first, 5.0), (both, 12.0)):
+    for pool, now in ((lost_pool, 0.0), (first, 5.0), (lost_pool, 12.0)):
         taints.update(resource, pool, claimed("a") | claimed("b"), now)
     assert taints.evicted == {"a"}
     assert taints.next_at == 22.0
-    taints.update(resource, both, claimed("a") | claimed("b"), 22.0)
+    taints.update(resource, lost_pool, claimed("a") | claimed("b"), 22.0)
     assert taints.evicted == {"a", "b"}
     assert taints.next_at is None
