@@ -228,7 +228,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
         return listed
 
     def hold(self, pod: str, resource: str, device: str, claim: str = "c", **keys: Any) -> None:
-        """Have a pod hold a device, of a `driver_name` and with a `share_id`."""
+        """List a pod with a device, of a `driver_name` and with a `share_id`."""
         keys = {"driver_name": "devhost", "pool_name": f"{NODE}/{resource}", **keys}
         claimed = pods.ClaimResource(device_name=device, **keys)
         self.pods.setdefault(pod, []).append((claim, claimed))
