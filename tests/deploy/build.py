@@ -95,9 +95,6 @@ def build() -> Image:
         return Image(directory, tools, base)
 
 
-# ── what it is built with ──
-
-
 def _wheels(base: Path) -> Path:
     """Download the wheels that the Dockerfile will ask for, for the base's Python."""
     version = (base / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
@@ -124,9 +121,6 @@ def for_platform(version: str, machine: str) -> list[str]:
         "--implementation=cp",
         *(f"--platform={tag}_{machine}" for tag in tags),
     ]
-
-
-# ── the build ──
 
 
 def _build(tools: Path, base: Path, wheels: Path, out: Path) -> None:
@@ -169,9 +163,6 @@ def _sources() -> list[Path]:
     return [ROOT / name for name in names] + sorted(path for path in trees if path.is_file())
 
 
-# ── small things ──
-
-
 def _contents(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
         yield f"{path.relative_to(ROOT)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
@@ -180,7 +171,7 @@ def _contents(paths: Sequence[Path]) -> Iterator[str]:
 def unpacked_size(rootfs: Path) -> int:
     """Return the bytes of all files, those with several names once."""
     files = (path.lstat() for path in rootfs.rglob("*") if not path.is_dir() or path.is_symlink())
-    return sum({(each.st_dev, each.st_ino): each.st_size for each in files}.values())
+    return sum({(status.st_dev, status.st_ino): status.st_size for status in files}.values())
 
 
 def main() -> None:

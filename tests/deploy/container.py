@@ -117,13 +117,13 @@ class Containers:
             "terminal": False,
             "env": [*config["Env"], "DEVHOST_NODE_NAME=node-1", "TERM=xterm"],
             "cwd": config["WorkingDir"],
-            "capabilities": {each: [] for each in sets},
+            "capabilities": {kind: [] for kind in sets},
         }
         spec["root"] = {"path": str(rootfs), "readonly": True}
-        spec["mounts"] = [one for one in spec["mounts"] if one["type"] not in ("cgroup", "mqueue")]
+        spec["mounts"] = [m for m in spec["mounts"] if m["type"] not in ("cgroup", "mqueue")]
         spec["mounts"] += [_bind(to, source) for to, source in mounts.items()]
         spec["linux"]["namespaces"] = [
-            one for one in spec["linux"]["namespaces"] if one["type"] != "cgroup"
+            entry for entry in spec["linux"]["namespaces"] if entry["type"] != "cgroup"
         ]
         spec["linux"]["resources"]["memory"] = {"limit": MEMORY}
         spec["linux"]["seccomp"] = self._seccomp()

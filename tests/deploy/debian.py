@@ -72,9 +72,9 @@ def base() -> Path:
             status.append(run("dpkg-deb", "--field", str(package)))
         (database / "status").write_text("\n".join(status))
         # As the configuration of ca-certificates does: without it, no pip starts.
-        found = sorted((unfinished / "usr/share/ca-certificates").rglob("*.crt"))
+        authorities = sorted((unfinished / "usr/share/ca-certificates").rglob("*.crt"))
         certificates = unfinished / "etc/ssl/certs/ca-certificates.crt"
-        certificates.write_bytes(b"".join(path.read_bytes() for path in found))
+        certificates.write_bytes(b"".join(path.read_bytes() for path in authorities))
     return directory
 
 

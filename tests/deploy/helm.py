@@ -1,4 +1,4 @@
-"""What the chart makes of values."""
+"""Renders the chart."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a chart makes of values.
+    """The documents that a chart makes of values.
 
     Attributes:
         documents: All that it makes, hooks too.
@@ -32,8 +32,8 @@ class Rendered:
         return [document for document in self.documents if document["kind"] == kind]
 
     def one(self, kind: str, name: str | None = None) -> Document:
-        (found,) = [one for one in self.of(kind) if name in (None, one["metadata"]["name"])]
-        return found
+        (document,) = [doc for doc in self.of(kind) if name in (None, doc["metadata"]["name"])]
+        return document
 
 
 class Helm:

@@ -1,4 +1,4 @@
-"""What the image is built on: a machine that may not be able to."""
+"""Checks whether the machine can build the image."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ def check() -> None:
 
 def demand(commands: Iterable[str]) -> None:
     """Raise `Unavailable` where the machine lacks one of some commands."""
-    lacking = [each for each in commands if not shutil.which(each)]
+    lacking = [command for command in commands if not shutil.which(command)]
     if lacking:
         raise Unavailable(f"the machine has no {', '.join(lacking)}")
 

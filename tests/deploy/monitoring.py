@@ -13,7 +13,6 @@ SWITCHED_ON: Values = {
 }
 DOCUMENT = ROOT / "docs" / "status.md"
 MINUTES = 60
-SECOND = {"instance": "10.0.0.2:9110", "pod": "test-devhost-2", "node": "node-2"}
 TARGET = {
     "job": f"{NAMESPACE}/test-devhost",
     "namespace": NAMESPACE,

@@ -27,24 +27,24 @@ def said(
 ) -> tuple[int, str]:
     """Run a command of devhost with the environment of a container."""
     with monkeypatch.context() as patch:
-        for one in container.get("env", []):
-            if "value" in one:
-                patch.setenv(one["name"], one["value"])
+        for entry in container.get("env", []):
+            if "value" in entry:
+                patch.setenv(entry["name"], entry["value"])
         patch.setenv("DEVHOST_ROOT", str(root))
         done = CliRunner().invoke(main, arguments)
         return done.exit_code, done.output
 
 
-@pytest.mark.parametrize("more", TRUSTED)
+@pytest.mark.parametrize("keys", TRUSTED)
 def test_commands_in_the_pods_refuse_what_the_values_do_not_allow(
-    helm: Helm, more: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    helm: Helm, keys: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resource = {"name": "e.com/x", "sources": [{"static": 1}]} | more
+    resource = {"name": "e.com/x", "sources": [{"static": 1}]} | keys
     config = {"version": "v1", "resources": [resource]}
     for allow in ({}, ALLOWED):
         rendered = helm.render({"config": config} | SHOWN | allow)
-        pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
-        pods += [one["spec"]["template"]["spec"] for one in rendered.of("Job")]
+        pods = [document["spec"]["template"]["spec"] for document in rendered.of("DaemonSet")]
+        pods += [document["spec"]["template"]["spec"] for document in rendered.of("Job")]
         (runs,), (validates,) = (pod["containers"] for pod in pods)
         file, values = tmp_path / "config.yaml", tmp_path / "values.yaml"
         for path, name in ((file, "test-devhost"), (values, "test-devhost-validation")):

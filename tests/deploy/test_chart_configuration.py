@@ -35,20 +35,19 @@ HARD = [
 
 
 def served(helm: Helm, values: Values, name: str = "test-devhost") -> bytes:
-    """What lies in the pod's /etc/devhost/config.yaml."""
+    """Return the contents of the pod's /etc/devhost/config.yaml."""
     data = helm.render(values).one("ConfigMap", name)["data"]
     assert set(data) == {"config.yaml"}
     return str(data["config.yaml"]).encode()
 
 
 def loaded(raw: bytes) -> Config:
-    found = loads(raw, "config.yaml", Policy(("*",), allow_exec=True))
-    assert found.config is not None, found.problems
-    return found.config
+    result = loads(raw, "config.yaml", Policy(("*",), allow_exec=True))
+    assert result.config is not None, result.problems
+    return result.config
 
 
 def test_configuration_arrives_as_it_was_given(helm: Helm) -> None:
-    """Texts, numbers that JSON and YAML could write otherwise, and keys for anchors."""
     env = {f"TEXT_{index}": text.replace("$", "$$") for index, text in enumerate(HARD)}
     devices = [
         {"hostPath": f"/dev/x{number}", "uid": number, "gid": number}
@@ -84,18 +83,15 @@ def test_rendered_release_has_each_configuration_once(helm: Helm, tmp_path: Path
     assert names == ["test-devhost", "test-devhost-one"]
 
 
-@pytest.mark.parametrize(("more", "found"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])
-def test_mounted_host_path_is_where_devices_are_found(
-    helm: Helm, tmp_path: Path, more: Values, found: list[str]
-) -> None:
-    """From values to what would be offered, with the host as the pod's mounts show it."""
-    values = example(next(path for path in EXAMPLES if path.stem == "cola")) | more
+@pytest.mark.parametrize(("paths", "ids"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])
+def test_devices_of_host_paths(helm: Helm, tmp_path: Path, paths: Values, ids: list[str]) -> None:
+    values = example(next(path for path in EXAMPLES if path.stem == "cola")) | paths
     host, pod = tmp_path / "host", tmp_path / "pod"
     make_host(host)
     place(helm, values, host, pod)
     config = loaded(served(helm, values))
     (shown,) = report(config, HostFiles(str(pod / "host")), Policy(), "node")
-    assert list(shown.snapshot.devices) == found
+    assert list(shown.snapshot.devices) == ids
 
 
 def make_host(host: Path) -> None:
@@ -108,7 +104,7 @@ def make_host(host: Path) -> None:
 def place(helm: Helm, values: Values, host: Path, pod: Path) -> None:
     """Make a pod's tree: links to the parts of a host where the container has mounts of it."""
     spec = helm.render(values).one("DaemonSet")["spec"]["template"]["spec"]
-    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     for mount in spec["containers"][0]["volumeMounts"]:
         if mount["mountPath"].startswith("/host"):
             source = host / paths[mount["name"]].lstrip("/")

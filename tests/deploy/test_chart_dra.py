@@ -1,4 +1,4 @@
-"""What the chart makes for Dynamic Resource Allocation: drivers, mounts, classes and rights."""
+"""The chart for Dynamic Resource Allocation: drivers, mounts, classes and rights."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ SAFE: Final = re.compile(r"\.\?\w+\.orValue\(")
 
 def drivers(helm: Helm, values: Values) -> list[str]:
     """Return the names of the drivers of the pods."""
-    flags = [flag for one in helm.render(values).of("DaemonSet") for flag in arguments(one)]
+    flags = [flag for doc in helm.render(values).of("DaemonSet") for flag in arguments(doc)]
     return [flag.partition("=")[2] for flag in flags if flag.startswith("--dra-driver=")]
 
 
@@ -40,17 +40,15 @@ def arguments(daemon_set: Any) -> list[str]:
 def mounted(helm: Helm, values: Values) -> list[str]:
     """Return the paths of the host that the container of the first DaemonSet sees as they are."""
     spec = helm.render(values).of("DaemonSet")[0]["spec"]["template"]["spec"]
-    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
-    mounts = [
-        (one["mountPath"], paths.get(one["name"])) for one in spec["containers"][0]["volumeMounts"]
-    ]
+    paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
+    mounts = [(m["mountPath"], paths.get(m["name"])) for m in spec["containers"][0]["volumeMounts"]]
     return [here for here, there in mounts if here == there]
 
 
 def test_nothing_of_it_is_rendered_unless_it_is_enabled(helm: Helm) -> None:
     off = DRA | {"dra": {"enabled": False}, "config": TOKENS}
     rendered = helm.render(off)
-    assert {one["kind"] for one in rendered.documents} & OF_DRA == set()
+    assert {document["kind"] for document in rendered.documents} & OF_DRA == set()
     assert drivers(helm, off) == []
     assert rendered.one("NetworkPolicy")["spec"]["egress"] == []
 
@@ -77,7 +75,6 @@ def test_cluster_without_the_api_is_refused(helm: Helm, tmp_path: Path) -> None:
     ],
 )
 def test_each_daemon_set_has_its_own_driver(helm: Helm, values: Values, named: list[str]) -> None:
-    """Two of one driver on a node would be one to kubelet."""
     assert drivers(helm, values) == named
 
 
@@ -99,18 +96,17 @@ def test_driver_is_refused_whose_sockets_have_too_long_paths(helm: Helm, length:
 
 
 def test_classes_are_those_of_the_command(helm: Helm, tmp_path: Path) -> None:
-    """Also of resources of profiles, with names that are none of classes."""
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(DRA | {"image": IMAGE}))
     flags = [f"--dra-driver={name}" for name in drivers(helm, DRA)]
     done = CliRunner().invoke(main, ["deviceclasses", str(file), *flags])
     assert done.exit_code == 0, done.output
-    printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(done.stdout)}
-    rendered = {one["metadata"]["name"]: one["spec"] for one in helm.render(DRA).of("DeviceClass")}
+    printed = {doc["metadata"]["name"]: doc["spec"] for doc in yaml.safe_load_all(done.stdout)}
+    rendered = {doc["metadata"]["name"]: doc["spec"] for doc in helm.render(DRA).of("DeviceClass")}
     extra = rendered.pop("elsewhere.example.com")
     assert extra["extendedResourceName"] == "example.com/elsewhere"
     assert printed == rendered
-    assert "example.com/plugin" not in {one["extendedResourceName"] for one in rendered.values()}
+    assert "example.com/plugin" not in {c["extendedResourceName"] for c in rendered.values()}
 
 
 def test_no_selector_fails_for_a_device_without_the_attribute() -> None:
@@ -135,7 +131,7 @@ def test_rights_are_those_of_the_service_account_of_the_pods(helm: Helm) -> None
     (subject,) = rendered.one("ClusterRoleBinding")["subjects"]
     account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
     assert {
-        one["spec"]["template"]["spec"]["serviceAccountName"] for one in rendered.of("DaemonSet")
+        doc["spec"]["template"]["spec"]["serviceAccountName"] for doc in rendered.of("DaemonSet")
     } == {subject["name"]}
     policy = rendered.one("ValidatingAdmissionPolicy")
     (condition,) = policy["spec"]["matchConditions"]

@@ -50,8 +50,8 @@ def test_expressions_use_only_labels_of_their_metrics(helm: Helm) -> None:
             for name, labels in all_metrics.items()
             if re.search(rf"\b{name}(_bucket|_count)?\b", expression)
         ]
-        known = set().union(*of) | TARGET | {"le"}
-        assert named <= known, expression
+        legal = set().union(*of) | TARGET | {"le"}
+        assert named <= legal, expression
 
 
 def test_dashboard_filters_each_metric_by_node() -> None:
@@ -62,8 +62,7 @@ def test_dashboard_filters_each_metric_by_node() -> None:
 
 @pytest.mark.program("promql")
 def test_expressions_are_promql(helm: Helm) -> None:
-    """Also those of the dashboard, whose variables Grafana fills in."""
-    evaluate([], [re.sub(r"\$__\w+", "5m", one) for one in expressions(helm)], 1)
+    evaluate([], [re.sub(r"\$__\w+", "5m", expression) for expression in expressions(helm)], 1)
 
 
 def test_alerts_have_a_severity_and_known_labels(helm: Helm) -> None:

@@ -1,4 +1,4 @@
-"""What is in the image, and what is not."""
+"""The contents of the image, and what it has not."""
 
 import importlib.metadata
 import json
@@ -47,8 +47,8 @@ def test_entrypoint_runs_devhost_as_root(image: Image) -> None:
 
 def installed_in(packages: Path) -> dict[str, str]:
     return {
-        _normal(each.name): each.version
-        for each in importlib.metadata.distributions(path=[str(packages)])
+        _normal(distribution.name): distribution.version
+        for distribution in importlib.metadata.distributions(path=[str(packages)])
     }
 
 
@@ -81,9 +81,9 @@ def test_files_give_no_rights_and_symlinks_lead_somewhere(image: Image) -> None:
 
 
 def test_packages_of_the_distribution_are_listed_for_scanners(image: Image) -> None:
-    known = {path.name for path in image.rootfs.glob("var/lib/dpkg/status.d/*")}
-    assert {"libc6", "libstdc++6", "zlib1g"} <= known
-    assert not known & {"dash", "coreutils", "python3-pip"}
+    listed = {path.name for path in image.rootfs.glob("var/lib/dpkg/status.d/*")}
+    assert {"libc6", "libstdc++6", "zlib1g"} <= listed
+    assert not listed & {"dash", "coreutils", "python3-pip"}
     assert re.search(
         r"^Version: ", (image.rootfs / "var/lib/dpkg/status.d/libc6").read_text(), re.MULTILINE
     )
@@ -94,19 +94,19 @@ def test_bill_of_materials_has_exactly_what_the_image_has(image: Image, packages
     bom = json.loads((image.rootfs / "usr/share/sbom/devhost.cdx.json").read_text())
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
     components = [bom["metadata"]["component"], *bom["components"]]
-    found: dict[str, dict[str, str]] = {}
-    for one in components:
-        kind, name, version = re.findall(r"pkg:(\w+)/(?:[\w.-]+/)?(.+)@([^?]+)", one["purl"])[0]
-        assert (unquote(name), unquote(version)) == (one["name"], one["version"])
-        found.setdefault(kind, {})[one["name"]] = one["version"]
-    assert found["pypi"] == installed_in(packages)
+    by_kind: dict[str, dict[str, str]] = {}
+    for part in components:
+        kind, name, version = re.findall(r"pkg:(\w+)/(?:[\w.-]+/)?(.+)@([^?]+)", part["purl"])[0]
+        assert (unquote(name), unquote(version)) == (part["name"], part["version"])
+        by_kind.setdefault(kind, {})[part["name"]] = part["version"]
+    assert by_kind["pypi"] == installed_in(packages)
     stanzas = [path.read_text() for path in image.rootfs.glob("var/lib/dpkg/status.d/*")]
-    fields = [dict(re.findall(r"(?m)^(Package|Version): (.+)$", one)) for one in stanzas]
-    assert found["deb"] == {one["Package"]: one["Version"] for one in fields}
+    fields = [dict(re.findall(r"(?m)^(Package|Version): (.+)$", stanza)) for stanza in stanzas]
+    assert by_kind["deb"] == {package["Package"]: package["Version"] for package in fields}
     (python,) = image.rootfs.glob("usr/**/bin/python3.*")
-    assert found["generic"]["python"].startswith(python.name.removeprefix("python"))
+    assert by_kind["generic"]["python"].startswith(python.name.removeprefix("python"))
     (root,) = bom["dependencies"]
-    assert {root["ref"], *root["dependsOn"]} == {one["bom-ref"] for one in components}
+    assert {root["ref"], *root["dependsOn"]} == {component["bom-ref"] for component in components}
 
 
 def test_build_leaves_nothing_behind(image: Image) -> None:
@@ -118,7 +118,6 @@ def test_build_leaves_nothing_behind(image: Image) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_wheels_exist_for_each_architecture(machine: str) -> None:
-    """As the Dockerfile asks for them, for the Python of its default base."""
     base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
     assert base is not None
     done = subprocess.run(
@@ -132,7 +131,7 @@ def test_wheels_exist_for_each_architecture(machine: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    names = {_normal(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]}
+    names = {_normal(entry["metadata"]["name"]) for entry in json.loads(done.stdout)["install"]}
     assert names >= {"grpcio", "protobuf", "pydantic-core", "google-re2"}
 
 

@@ -1,4 +1,4 @@
-"""What the chart and the manifest say of themselves is complete and valid."""
+"""The documentation of the chart and of the manifest is complete and valid."""
 
 import json
 import re
@@ -24,13 +24,13 @@ def leaves(values: tuple[Value, ...]) -> Iterator[Value]:
 
 
 def test_values_have_a_description_and_a_section() -> None:
-    found = list(leaves(generate.values()))
-    assert len(found) > 50
-    assert [value.path for value in found if not (value.description and value.section)] == []
+    described = list(leaves(generate.values()))
+    assert len(described) > 50
+    assert [value.path for value in described if not (value.description and value.section)] == []
 
 
 def test_templates_use_each_value_and_no_others() -> None:
-    """What a DaemonSet takes may come from a profile: then it is `$values.…` or of a helper."""
+    """A DaemonSet may take a value from a profile: then it is `$values.…` or of a helper."""
     text = "".join(path.read_text() for path in TEMPLATES)
     # A helper is handed its instance's values as the dot.
     used = set(
@@ -39,12 +39,12 @@ def test_templates_use_each_value_and_no_others() -> None:
     used |= set(re.findall(r"[ (]\.((?:allow|deviceAccess)\.[a-z]+|securityContext)\b", text))
     paths = {value.path for value in leaves(generate.values())}
     # `.Values.image.tag` uses image.tag; `$values.probes.startup` uses probes.
-    assert {path for path in paths if not any(covers(one, path) for one in used)} == set()
-    assert {one for one in used if not any(covers(one, path) for path in paths)} == set()
+    assert {path for path in paths if not any(covers(use, path) for use in used)} == set()
+    assert {use for use in used if not any(covers(use, path) for path in paths)} == set()
 
 
-def covers(one: str, other: str) -> bool:
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+def covers(path: str, part: str) -> bool:
+    return f"{path}.".startswith(f"{part}.") or f"{part}.".startswith(f"{path}.")
 
 
 def test_profile_keys_are_those_that_templates_merge() -> None:
@@ -66,8 +66,8 @@ def test_readme_examples_render(helm: Helm, block: str) -> None:
 
 def test_manifest_has_a_configuration_that_devhost_serves_without_flags() -> None:
     documents = list(yaml.safe_load_all(MANIFEST.read_text()))
-    assert {one["metadata"].get("namespace") for one in documents[1:]} == {"devhost"}
-    (text,) = next(one for one in documents if one["kind"] == "ConfigMap")["data"].values()
+    assert {document["metadata"].get("namespace") for document in documents[1:]} == {"devhost"}
+    (text,) = next(doc for doc in documents if doc["kind"] == "ConfigMap")["data"].values()
     loaded = loads(text, policy=Policy(enforced=True))
     assert loaded.problems == ()
     assert loaded.config is not None

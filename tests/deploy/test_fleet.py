@@ -40,11 +40,11 @@ def found(*expressions: str) -> list[list[dict[str, str]]]:
 
 
 def test_dashboard_table_of_nodes_has_hash_and_version_of_those_chosen() -> None:
-    (panel,) = (one for one in dashboard()["panels"] if one["title"] == "Nodes" and one["id"] == 16)
+    (panel,) = (p for p in dashboard()["panels"] if p["title"] == "Nodes" and p["id"] == 16)
     text = panel["targets"][0]["expr"]
-    every, one = found(*(text.replace("$node", chosen) for chosen in (".*", "node-1")))
-    assert {(row["node"], row["hash"], row["version"]) for row in every} == {OLD, NEW}
-    assert [row["node"] for row in one] == ["node-1"]
+    both_nodes, single = found(*(text.replace("$node", chosen) for chosen in (".*", "node-1")))
+    assert {(row["node"], row["hash"], row["version"]) for row in both_nodes} == {OLD, NEW}
+    assert [row["node"] for row in single] == ["node-1"]
 
 
 def test_recording_rules_sum_devices_over_nodes(helm: Helm) -> None:
@@ -60,12 +60,11 @@ def test_recording_rules_sum_devices_over_nodes(helm: Helm) -> None:
 
 
 def test_documented_queries_find_the_nodes() -> None:
-    """Which have an old file, and where a device is."""
     section = (
         DOCUMENT.read_text().partition("## Questions to Prometheus\n")[2].partition("\n## ")[0]
     )
     queries = re.findall(r"```promql\n(.*?)```", section, re.DOTALL)
-    queries = [one.replace("example.com/zigbee", "example.com/a") for one in queries]
+    queries = [query.replace("example.com/zigbee", "example.com/a") for query in queries]
     old, where = found(*queries)
     assert [row["node"] for row in old] == [OLD[0]]
     assert {row["node"] for row in where} == {OLD[0], NEW[0]}

@@ -62,7 +62,7 @@ def mounts(directory: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_command_works_in_the_image(
+def test_command_in_the_image(
     containers: Containers, directory: Path, arguments: tuple[str, ...]
 ) -> None:
     done = containers.run(*arguments, mounts=mounts(directory))
@@ -78,7 +78,6 @@ def test_texts_from_docstrings_are_kept(containers: Containers, arguments: tuple
 
 
 def test_modules_can_all_be_imported(containers: Containers, directory: Path) -> None:
-    """Also by functions, and `devhost` in full; but for the fixtures, which need pytest, and the prompt of `try`."""
     (directory / "code.py").write_text(IMPORTS)
     argv = ("/opt/devhost/bin/python3", "/etc/devhost/code.py")
     rootfs = containers.image.rootfs

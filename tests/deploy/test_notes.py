@@ -1,4 +1,4 @@
-"""What an installation says: how to go on, and what the values do not allow yet."""
+"""The notes of an installation: how to go on, and what the values do not allow yet."""
 
 import shutil
 from pathlib import Path
@@ -13,11 +13,11 @@ from tools.helm import CHART
 PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
 
 
-def resource(**more: Any) -> Values:
+def resource(**keys: Any) -> Values:
     return {
         "config": {
             "version": "v1",
-            "resources": [{"name": "e.com/x", "sources": ["/dev/x"]} | more],
+            "resources": [{"name": "e.com/x", "sources": ["/dev/x"]} | keys],
         }
     }
 
@@ -73,11 +73,11 @@ def test_notes_with_dra_say_what_it_is_to_be_handled_with(helm: Helm) -> None:
     assert "deviceclasses" not in helm.notes({"config": TOKENS})
 
 
-@pytest.mark.parametrize(("values", "said"), WARNINGS)
-def test_notes_warn_of_what_the_values_lack(helm: Helm, values: Values, said: list[str]) -> None:
-    found = warnings(helm.notes(values))
-    assert len(found) == len(said), found
-    assert [one for one, text in zip(found, said, strict=True) if text not in one] == []
+@pytest.mark.parametrize(("values", "expected"), WARNINGS)
+def test_notes_warn_of_missing_values(helm: Helm, values: Values, expected: list[str]) -> None:
+    lines = warnings(helm.notes(values))
+    assert len(lines) == len(expected), lines
+    assert [line for line, text in zip(lines, expected, strict=True) if text not in line] == []
 
 
 def test_notes_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_notes_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_p
         '  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
     )
     for version, count in (("1.30.9", 1), ("1.31.0", 0)):
-        said = helm.run("template", "test", str(chart), f"--kube-version={version}", "-n=devhost")
-        assert said.count("WARNING: Mounts can be read-only recursively") == count
+        notes = helm.run("template", "test", str(chart), f"--kube-version={version}", "-n=devhost")
+        assert notes.count("WARNING: Mounts can be read-only recursively") == count
 
 
 def test_notes_warn_of_the_namespace_default(helm: Helm) -> None:

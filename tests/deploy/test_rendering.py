@@ -1,4 +1,4 @@
-"""What the chart makes of values: three sets of them, and what each switch changes."""
+"""The rendered chart: three sets of values, and what each switch changes."""
 
 import copy
 import os
@@ -12,7 +12,7 @@ from click import Option
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
 from tests.deploy.helm import NAMESPACE, Helm
-from tests.deploy.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
+from tests.deploy.values import EVERYTHING, EXAMPLES, REFUSED, SETS, TOKENS, Values, example
 from tools.helm import CHART, RefusedError
 
 GOLDEN: Final = Path(__file__).with_name("golden")
@@ -22,18 +22,15 @@ CLUSTER_SCOPED: Final = {
 }
 
 
-# ── each set of values ──────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("values", SETS)
 def test_values_are_rendered_as_in_the_golden_file(helm: Helm, values: str) -> None:
     """`DEVHOST_TEST_WRITE=1` writes it; the content of ConfigMaps and alerts has its own tests."""
     golden = GOLDEN / f"{values}.yaml"
-    documents = [dict(one) for one in helm.render(SETS[values]).documents]
-    for one in documents:
-        if one["kind"] in {"ConfigMap", "PrometheusRule"}:
-            one.pop("spec", None)
-            one.pop("data", None)
+    documents = [dict(document) for document in helm.render(SETS[values]).documents]
+    for document in documents:
+        if document["kind"] in {"ConfigMap", "PrometheusRule"}:
+            document.pop("spec", None)
+            document.pop("data", None)
     if os.environ.get("DEVHOST_TEST_WRITE"):
         golden.write_text(yaml.safe_dump_all(documents, width=100, default_flow_style=None))
     assert documents == list(yaml.safe_load_all(golden.read_text()))
@@ -53,20 +50,20 @@ def test_older_helm_renders_the_same(helm: Helm, older_helm: Helm, values: str) 
 @pytest.mark.parametrize("values", SETS)
 def test_flags_and_variables_are_those_of_devhost(helm: Helm, values: str) -> None:
     rendered = helm.render(SETS[values])
-    owners = [(one, command) for one in rendered.of("DaemonSet")]
-    owners += [(one, validate_command) for one in rendered.of("Job")]
+    owners = [(owner, command) for owner in rendered.of("DaemonSet")]
+    owners += [(owner, validate_command) for owner in rendered.of("Job")]
     for owner, of in owners:
         (container,) = owner["spec"]["template"]["spec"]["containers"]
-        flags = [one for one in container["args"] if one.startswith("--")]
-        words = [one for one in container["args"] if not one.startswith("--")]
-        known = {name for one in of.params if isinstance(one, Option) for name in one.opts}
-        assert {flag.partition("=")[0] for flag in flags} <= known
+        flags = [word for word in container["args"] if word.startswith("--")]
+        words = [word for word in container["args"] if not word.startswith("--")]
+        options = {name for param in of.params if isinstance(param, Option) for name in param.opts}
+        assert {flag.partition("=")[0] for flag in flags} <= options
         validated = ["validate", "/etc/devhost/values.yaml"]
         run = (["run", "/etc/devhost/config.yaml"], ["/etc/devhost/config.yaml"])
         assert words in ((validated,) if of is validate_command else run)
-        own = {one["name"] for one in container.get("env", [])}
-        assert {one for one in own if one.startswith("DEVHOST_")} <= {
-            one.envvar for one in of.params
+        variables = {entry["name"] for entry in container.get("env", [])}
+        assert {name for name in variables if name.startswith("DEVHOST_")} <= {
+            param.envvar for param in of.params
         }
 
 
@@ -74,17 +71,17 @@ def test_flags_and_variables_are_those_of_devhost(helm: Helm, values: str) -> No
 def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: str) -> None:
     rendered = helm.render(SETS[values])
     labels, of_hook = (
-        [one["spec"]["template"]["metadata"]["labels"] for one in rendered.of(kind)]
+        [pod_labels["spec"]["template"]["metadata"]["labels"] for pod_labels in rendered.of(kind)]
         for kind in ("DaemonSet", "Job")
     )
     for index, daemonset in enumerate(rendered.of("DaemonSet")):
         selector = daemonset["spec"]["selector"]["matchLabels"].items()
-        chosen = [at for at, one in enumerate(labels + of_hook) if selector <= one.items()]
+        chosen = [at for at, pod in enumerate(labels + of_hook) if selector <= pod.items()]
         assert chosen == [index]
     for monitor in rendered.of("PodMonitor"):
         selector = monitor["spec"]["selector"]["matchLabels"].items()
-        assert all(selector <= one.items() for one in labels)
-        assert not any(selector <= one.items() for one in of_hook)
+        assert all(selector <= pod_labels.items() for pod_labels in labels)
+        assert not any(selector <= pod_labels.items() for pod_labels in of_hook)
     for document in rendered.documents:
         is_clusters = document["kind"] in CLUSTER_SCOPED
         assert document["metadata"].get("namespace") == (None if is_clusters else NAMESPACE)
@@ -92,43 +89,17 @@ def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: s
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
 
 
-# ── what is refused ─────────────────────────────────────────────────────────
-
-
-DRA: Final[Values] = {"dra": {"enabled": True}, "cdi": {"enabled": True}}
-
-
 def test_older_kubernetes_is_refused(helm: Helm) -> None:
     with pytest.raises(RefusedError, match=r"1\.28\.0-0"):
         helm.render({}, "1.27")
 
 
-REFUSED: Final[list[tuple[Values, str]]] = [
-    ({"log": None}, "log: has no value; remove the key"),
-    ({"http": {"statusPort": 9110}}, "are both 9110"),
-    (
-        DRA | {"kubelet": {"rootDir": f"/{'a' * 60}/"}},
-        "the paths of sockets of the driver test-devhost would be too long",
-    ),
-    *(
-        (
-            {"image": image},
-            "set image.registry, such as docker.io/ACCOUNT, or image.digest, or image.pullP",
-        )
-        for image in ({"repository": "library/devhost", "tag": "1"}, {"pullPolicy": "Always"})
-    ),
-]
-
-
-@pytest.mark.parametrize(("values", "said"), REFUSED)
-def test_contradicting_values_are_refused(helm: Helm, values: Values, said: str) -> None:
+@pytest.mark.parametrize(("values", "message"), REFUSED["contradictions"])
+def test_contradicting_values_are_refused(helm: Helm, values: Values, message: str) -> None:
     with pytest.raises(RefusedError) as refused:
         helm.render(values)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "(devhost/templates/values/check.yaml:" in str(refused.value)
-
-
-# ── rolling ─────────────────────────────────────────────────────────────────
 
 
 def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:

@@ -50,10 +50,7 @@ async def ended(process: Process) -> float:
     return time.monotonic() - began
 
 
-async def test_container_serves_kubelet_until_sigterm(
-    containers: Containers, started: Kubelet, directory: Path
-) -> None:
-    """Registration, allocation, a reload, a new device, and the end, with nothing but mounts."""
+async def test_container_serves(containers: Containers, started: Kubelet, directory: Path) -> None:
     config, plugins = directory / "config", directory / "plugins"
     config.mkdir()
     (directory / "state").mkdir()
@@ -93,9 +90,7 @@ async def test_container_serves_kubelet_until_sigterm(
     assert not list(plugins.glob("devhost-*.sock"))
 
 
-async def test_plugin_in_python_runs_on_the_image(
-    containers: Containers, started: Kubelet, directory: Path
-) -> None:
+async def test_plugin_in_python(containers: Containers, started: Kubelet, directory: Path) -> None:
     """By the recipe of docs/library.md; a copy into the image is a mount here."""
     (recipe,) = re.findall(r"```dockerfile\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
     ((source, place),) = re.findall(r"COPY (\S+) (\S+)", recipe)

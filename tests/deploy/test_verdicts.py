@@ -63,9 +63,9 @@ def rendered(values: str, file: Path, helm: Helm) -> list[Mapping[str, Any]] | N
 
 def served(documents: list[Mapping[str, Any]]) -> bool:
     """Return the verdict of `devhost run` in the pods, with their flags."""
-    maps = {one["metadata"]["name"]: one for one in documents if one["kind"] == "ConfigMap"}
+    maps = {doc["metadata"]["name"]: doc for doc in documents if doc["kind"] == "ConfigMap"}
     verdicts = []
-    for daemon_set in (one for one in documents if one["kind"] == "DaemonSet"):
+    for daemon_set in (document for document in documents if document["kind"] == "DaemonSet"):
         (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
         flags: dict[str, Any] = {}
         for variable in container.get("env", ()):
@@ -85,7 +85,7 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
 
 def admitted(documents: list[Mapping[str, Any]], file: Path) -> bool:
     """Return the verdict of the chart's hook: of its command on its ConfigMap."""
-    hooks = {one["kind"]: one for one in documents if "annotations" in one["metadata"]}
+    hooks = {doc["kind"]: doc for doc in documents if "annotations" in doc["metadata"]}
     (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
     *arguments, path = container["args"]
     file.write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
@@ -126,30 +126,28 @@ def test_file_has_one_verdict(
         else (case, valid, True, admitted(documents, file), served(documents))
         for case, file, (valid, documents) in zip(CORPUS[group], files, outcomes, strict=True)
     ]
-    assert [one for one in verdicts if one[1:] != (validates, renders, admits, serves)] == []
+    assert [v for v in verdicts if v[1:] != (validates, renders, admits, serves)] == []
 
 
 @needs_root
 @pytest.mark.parametrize("case", CORPUS["rights"], ids=str)
-def test_right_that_is_missing_is_told_before_and_refused_alone(
-    case: dict[str, Any], tmp_path: Path
-) -> None:
+def test_missing_right_is_told_and_refused(case: dict[str, Any], tmp_path: Path) -> None:
     tree, file = HostTree(tmp_path / "host"), tmp_path / "c.yaml"
     tree.hardware(CORPUS["machine"])
     resource = {key: value for key, value in case.items() if key != "rights"}
-    other = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
-    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, other]}
+    allowed = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
+    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, allowed]}
     file.write_text(yaml.safe_dump(text))
 
     def reasons(*rights: str) -> list[str | None]:
         done = called("plan", file, "--root", tree.root, "-o", "json", *rights)
-        asked, beside = json.loads(done.stdout)["resources"]
+        refused, beside = json.loads(done.stdout)["resources"]
         assert beside["allocatable"] == 1
-        return [device["reason"] for device in asked["devices"]]
+        return [device["reason"] for device in refused["devices"]]
 
-    told = called("validate", "--enforce", file)
-    rights = case.get("rights", pasted(told.stdout))
-    assert (told.returncode == 0) == (rights == [])
+    answer = called("validate", "--enforce", file)
+    rights = case.get("rights", pasted(answer.stdout))
+    assert (answer.returncode == 0) == (rights == [])
     refusals = reasons()
     assert refusals
     assert all(pasted(reason or "") != [] for reason in refusals) == (rights != [])
@@ -163,7 +161,6 @@ def pasted(text: str) -> list[str]:
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
-    """Of all texts that have golden messages, in place of many runs of Helm."""
     schema = jsonschema.Draft7Validator(chart.schema())
     taken = 0
     for case, _ in itertools.chain.from_iterable(map(cases, GOLDEN)):
@@ -178,12 +175,9 @@ def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
 
 @pytest.mark.parametrize(
     ("model", "schema"),
-    [
-        (Values, chart.schema()),
-        (Profile, chart.schema()["properties"]["profiles"]["items"]),
-    ],
+    [(Values, chart.schema()), (Profile, chart.schema()["properties"]["profiles"]["items"])],
 )
-def test_validate_knows_the_keys_of_values(
+def test_validate_has_the_keys_of_values(
     model: type[InstanceValues], schema: Mapping[str, Any]
 ) -> None:
     keys = {key_of(model, name) for name in model.model_fields}

@@ -1,4 +1,4 @@
-"""What devhost writes means the same to Helm, to Python and to devhost."""
+"""The values that devhost writes mean the same to Helm, to Python and to devhost."""
 
 import base64
 import json
@@ -63,9 +63,7 @@ def read_by_helm(helm: Helm, chart: Path, text: str) -> Any:
 )
 @example(AMBIGUOUS)
 @given(st.lists(TEXTS, min_size=50, max_size=100))
-def test_written_texts_are_the_same_texts_for_every_reader(
-    helm: Helm, chart: Path, texts: list[str]
-) -> None:
+def test_texts_are_the_same_for_readers(helm: Helm, chart: Path, texts: list[str]) -> None:
     written = {"a": texts, "b": {text: text for text in texts}, "c": {"d": {"e": [*texts, 1]}}}
     lines = resource_lines(written)
     text = "\n".join(["config:", *(f"  {line}" for line in lines)])
@@ -74,17 +72,15 @@ def test_written_texts_are_the_same_texts_for_every_reader(
     assert read_by_helm(helm, chart, text) == [written]
 
 
-def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
-    helm: Helm, chart: Path
-) -> None:
+def test_validate_warns_of_strings_that_helm_changes(helm: Helm, chart: Path) -> None:
     texts = [text for text in AMBIGUOUS if text[0].isalnum() or text[1:].isdecimal()]
     text = "config:\n" + "".join(f"- {text}\n" for text in texts)
     tree = yaml_tree.parse(text)
     helms = read_by_helm(helm, chart, text)
     differing = [
         path
-        for path, theirs in ((("config", index), value) for index, value in enumerate(helms))
-        if isinstance(tree.value(path), str) and not isinstance(theirs, str)
+        for path, value_of_helm in ((("config", index), value) for index, value in enumerate(helms))
+        if isinstance(tree.value(path), str) and not isinstance(value_of_helm, str)
     ]
     assert [path for path, _, _ in ambiguous_scalars(tree, ())] == differing
     assert len(differing) > 10
@@ -93,7 +89,6 @@ def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
 @needs_root
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_path: Path) -> None:
-    """They have the rights that the same file without `--values` names as flags."""
     tree = HostTree(tmp_path / "host")
     tree.hardware(path.read_text())
     values, flags = tmp_path / "values.yaml", tmp_path / "first.yaml"
@@ -107,12 +102,12 @@ def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_pa
         if document and document["kind"] == "DaemonSet"
     ]
     container = pod["containers"][0]
-    allowed = [one["value"] for one in container["env"] if one["name"] == "DEVHOST_ALLOW_DEVICE"]
+    allowed = [v["value"] for v in container["env"] if v["name"] == "DEVHOST_ALLOW_DEVICE"]
     named = shlex.split(flags.read_text().partition(FLAGS)[2])
     pairs = zip(named[::2], named[1::2], strict=True)
     rights = [value for flag, value in pairs if flag == "--allow-device"]
     assert " ".join(allowed).split() == rights
     assert ("inject: cdi" in flags.read_text()) == any(
-        "--cdi-dir" in one for one in container["args"]
+        "--cdi-dir" in argument for argument in container["args"]
     )
     assert CliRunner().invoke(main, ["validate", str(values)]).exit_code == 0

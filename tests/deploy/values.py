@@ -17,6 +17,7 @@ SETS: Mapping[str, Values] = {"defaults": {}} | {
     path.stem: yaml.safe_load(path.read_text())
     for path in sorted(Path(__file__).with_name("sets").iterdir())
 }
+REFUSED: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
 EVERYTHING = SETS["everything"]
 
 

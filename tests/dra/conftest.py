@@ -8,7 +8,7 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from tests.dra.world import PodResourcesLists, World
+from tests.dra.world import World
 
 
 @pytest.fixture
@@ -24,14 +24,8 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 @pytest.fixture
-def lists(world: World) -> PodResourcesLists:
-    """What the pod-resources API of the node says."""
-    return world.lists
-
-
-@pytest.fixture
 async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
-    """What device plugins see of kubelet."""
+    """Run the side of kubelet that device plugins see."""
     kubelet = SimulatedKubelet(world.plugins)
     await kubelet.start()
     yield kubelet

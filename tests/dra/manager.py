@@ -47,17 +47,19 @@ class DraManager:
         finally:
             await self.kill()
 
-    async def prepare(self, pod: str, claim: str, resource: str = "", own: str = "") -> list[str]:
+    async def prepare(
+        self, pod: str, claim: str, resource: str = "", beside: str = ""
+    ) -> list[str]:
         """Prepare a pod's claims; return the CDI names that its container gets."""
-        names = {"claim": claim, "resource": resource, "own": own}
+        names = {"claim": claim, "resource": resource, "own": beside}
         answer = await self._ask(command="prepare", pod=pod, **names)
         if error := answer.get("error"):
             raise RuntimeError(error)
         return list(answer["cdi"])
 
-    async def unprepare(self, pod: str, claim: str, resource: str = "", own: str = "") -> str:
+    async def unprepare(self, pod: str, claim: str, resource: str = "", beside: str = "") -> str:
         """Unprepare what a pod has; return why that failed, or nothing."""
-        names = {"claim": claim, "resource": resource, "own": own}
+        names = {"claim": claim, "resource": resource, "own": beside}
         return str((await self._ask(command="unprepare", pod=pod, **names)).get("error", ""))
 
     async def health(self, pod: str, claim: str) -> list[dict[str, str]]:

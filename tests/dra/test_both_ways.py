@@ -10,9 +10,7 @@ from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.sockets import open_channel
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
-from devhost.model.resource_state import State
-from tests.dra.world import World, eventually
-from tests.support.api_server import StatusError
+from tests.dra.world import World, eventually, failing
 
 X: Final = "example.com/x"
 CONFIG: Final = f"""
@@ -48,19 +46,13 @@ async def prepare(world: World, **names: str) -> Mapping[str, str]:
     return {uid: result.error for uid, result in answer.claims.items()}
 
 
-async def started(world: World) -> None:
-    await world.kubelet.register()
-    await world.until(X, State.REGISTERED)
-
-
 @pytest.mark.parametrize(
     ("config", "clash"), [(CONFIG, "/dev/x0"), (VARIABLE, "NAMES"), (MOUNT, "/x")]
 )
-async def test_a_pod_that_would_lose_a_device_does_not_start(
+async def test_pod_that_would_lose_a_device_is_refused(
     world: World, config: str, clash: str
 ) -> None:
-    async with world.run(config):
-        await started(world)
+    async with world.serve(config, X):
         names = {
             "by-name": claim(world, "by-name", "null", "pod", extended=True),
             "own": claim(world, "own", "zero", "pod"),
@@ -72,59 +64,50 @@ async def test_a_pod_that_would_lose_a_device_does_not_start(
                 f"{X}: claim default/{names['own']} of the same pod brings {clash}, too: "
                 "ask for all by claims, or for all by resource name"
             )
-    world.api.fault = _away
-    async with world.run(config):
-        await world.kubelet.register()
+    world.api.fault = failing(503, "away")
+    async with world.serve(config):
         assert await prepare(world, **names) == errors
         await world.kubelet.unprepare(names["own"], "own")
         assert await prepare(world, **{"by-name": names["by-name"]}) == {"by-name": ""}
 
 
-def _away(_verb: str, _path: str) -> None:
-    raise StatusError(503, "away")
-
-
 async def test_a_claim_that_another_pod_has_already_is_seen(world: World) -> None:
-    async with world.run(CONFIG):
-        await started(world)
-        own = claim(world, "own", "zero", "former", "pod")
-        assert await prepare(world, own=own) == {"own": ""}
-        other = claim(world, "other", "null", "other-pod", extended=True)
-        assert await prepare(world, other=other) == {"other": ""}
-        assert not await world.kubelet.unprepare(other, "other")
-        both = claim(world, "both", "null", "pod", extended=True)
-        assert "of the same pod brings /dev/x0, too" in (await prepare(world, both=both))["both"]
+    async with world.serve(CONFIG, X):
+        named = claim(world, "own", "zero", "former", "pod")
+        assert await prepare(world, own=named) == {"own": ""}
+        rival = claim(world, "other", "null", "other-pod", extended=True)
+        assert await prepare(world, other=rival) == {"other": ""}
+        assert not await world.kubelet.unprepare(rival, "other")
+        mixed = claim(world, "both", "null", "pod", extended=True)
+        assert "of the same pod brings /dev/x0, too" in (await prepare(world, both=mixed))["both"]
 
 
-async def test_a_claim_that_is_prepared_later_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_later_claim_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(api: ApiClient, verb: str, path: str, *body: Any, **query: Any) -> Any:
-        if path.endswith(f"/{own}"):
-            await eventually(lambda: [one["state"] for one in world.records()] == ["completed"])
+        if path.endswith(f"/{named}"):
+            await eventually(lambda: [r["state"] for r in world.records()] == ["completed"])
         return await send(api, verb, path, *body, **query)
 
     send = ApiClient.call
-    async with world.run(CONFIG):
-        await started(world)
-        own = claim(world, "own", "zero", "pod")
+    async with world.serve(CONFIG, X):
+        named = claim(world, "own", "zero", "pod")
         by_name = claim(world, "by-name", "null", "pod", extended=True)
         monkeypatch.setattr(ApiClient, "call", call)
-        errors = await prepare(world, **{"by-name": by_name, "own": own})
+        errors = await prepare(world, **{"by-name": by_name, "own": named})
         assert not errors["own"]
         assert errors["by-name"]
 
 
-@pytest.mark.parametrize("config", [APART, SHARED])
-async def test_a_pod_that_loses_nothing_starts(world: World, config: str) -> None:
-    async with world.run(config):
-        await started(world)
+@pytest.mark.parametrize(("config", "extended"), [(APART, True), (SHARED, True), (CONFIG, False)])
+async def test_pod_that_loses_nothing(world: World, config: str, extended: bool) -> None:
+    """Only the pod says which container uses which claim: of claims alone none is refused."""
+    async with world.serve(config, X):
         first, second = world.published()
         names = {
-            "by-name": claim(world, "by-name", first, "pod", extended=True),
+            "first": claim(world, "first", first, "pod", extended=extended),
             "own": claim(world, "own", second, "pod"),
         }
-        assert await prepare(world, **names) == {"by-name": "", "own": ""}
+        assert await prepare(world, **names) == {"first": "", "own": ""}
 
 
 async def test_pods_by_name_alone_have_no_claim_read_but_their_own(world: World) -> None:
@@ -133,18 +116,9 @@ async def test_pods_by_name_alone_have_no_claim_read_but_their_own(world: World)
             paths.append(path)
 
     paths: list[str] = []
-    async with world.run(CONFIG):
-        await started(world)
+    async with world.serve(CONFIG, X):
         world.api.fault = note
         for uid, device in (("a", "null"), ("b", "zero")):
             name = claim(world, uid, device, f"pod-{uid}", extended=True)
             assert await prepare(world, **{uid: name}) == {uid: ""}
     assert len(paths) == 2
-
-
-async def test_claims_alone_are_numbered_each(world: World) -> None:
-    """Which container uses which of them, only the pod says."""
-    async with world.run(CONFIG):
-        await started(world)
-        names = {"a": claim(world, "a", "null", "pod"), "b": claim(world, "b", "zero", "pod")}
-        assert await prepare(world, **names) == {"a": "", "b": ""}

@@ -12,17 +12,10 @@ from devhost.node.record_files import RecordFiles
 from tests.host.test_custody import A, B, CustodyFixture, FakeHolders, device, published, resource
 
 
-def record(uid: str, boot: str = "", **more: Any) -> ClaimRecord:
-    given = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", scope=0, **more)
-    return ClaimRecord(
-        claim=uid,
-        driver="devhost",
-        namespace="default",
-        name=uid,
-        boot=boot,
-        state="completed",
-        devices=[given],
-    )
+def record(uid: str, **keys: Any) -> ClaimRecord:
+    device = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", scope=0, **keys)
+    of: Any = {"driver": "devhost", "namespace": "default", "boot": ""}
+    return ClaimRecord(claim=uid, name=uid, state="completed", devices=[device], **of)
 
 
 def state_file(directory: Path) -> RecordFiles:
@@ -34,24 +27,22 @@ def files(state: Path) -> list[Path]:
 
 
 def uids(records: Iterable[ClaimRecord]) -> set[str]:
-    return {one.claim for one in records}
+    return {record.claim for record in records}
 
 
-async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    who = CustodyFixture(holders=FakeHolders())
-    monkeypatch.setattr(who.backend, "publisher", lambda _resource: "devhost")
-    assert published(who, resource(A), device("a")) == [None]
-    nodes = who.claim_nodes(resource(A), device("a"), "default/u")
+async def test_recorded_claim_holds_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    custody = CustodyFixture(holders=FakeHolders())
+    monkeypatch.setattr(custody.backend, "publisher", lambda _resource: "devhost")
+    assert published(custody, resource(A), device("a")) == [None]
+    nodes = custody.claim_nodes(resource(A), device("a"), "default/u")
     claim = record("u", nodes=nodes)
-    who.file.set({claim.key: claim})
-    who.remove(A)
-    who.end_free()
-    assert published(who, resource(B), device("b")) != [None]
-    who.file.set({record("u").key: None})
-    who.end_free()
-    assert published(who, resource(B), device("b")) == [None]
+    custody.file.set({claim.key: claim})
+    custody.remove(A)
+    custody.end_free()
+    assert published(custody, resource(B), device("b")) != [None]
+    custody.file.set({record("u").key: None})
+    custody.end_free()
+    assert published(custody, resource(B), device("b")) == [None]
 
 
 async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
-from tests.dra.world import NODE, NODE_PATH, World, eventually
+from tests.dra.world import NODE, NODE_PATH, World, eventually, failing
 from tests.support.api_server import StatusError
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
@@ -60,15 +60,11 @@ def metrics(world: World) -> str:
 
 
 def writes(world: World) -> list[tuple[str, str, int]]:
-    return [asked for asked in world.api.requests if asked[1].startswith(PATH)]
-
-
-# ── publishing ──
+    return [request for request in world.api.requests if request[1].startswith(PATH)]
 
 
 async def test_a_slice_is_as_the_scheduler_needs_it(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         (published,) = world.slices()
     assert published["spec"] == {
         "driver": "devhost",
@@ -90,20 +86,9 @@ async def test_a_slice_is_as_the_scheduler_needs_it(world: World) -> None:
     assert world.slices() == [published], "SIGTERM leaves the slices"
 
 
-async def test_slices_that_kubelet_deletes_come_back(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        for content in world.slices():
-            world.api.remove(f"{PATH}/{content['metadata']['name']}")
-        await world.until_published("0", "1", "2")
-
-
-async def test_of_a_node_that_has_gone_nothing_is_written_until_there_is_another(
-    world: World,
-) -> None:
+async def test_of_a_removed_node_nothing_is_written(world: World) -> None:
     """The API server would delete it again, without end."""
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         content = world.api.objects.pop(NODE_PATH)
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
         await world.until(TOKEN, State.WAITING, "404")
@@ -115,46 +100,33 @@ async def test_of_a_node_that_has_gone_nothing_is_written_until_there_is_another
 
 async def test_a_restart_writes_nothing(world: World) -> None:
     for _ in range(2):
-        async with world.run(TOKENS):
-            await registered(world, TOKEN)
+        async with world.serve(TOKENS, TOKEN):
+            pass
     assert [verb for verb, _, _ in writes(world)] == ["POST"]
 
 
-async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
-    async with world.run(TOKENS.replace("/token", "/former")):
-        await registered(world, "example.com/former")
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        await world.until_published("0", "1", "2")
-        assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
-
-
-async def test_slices_of_others_are_neither_counted_nor_deleted(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by a server that ignores the selector, and by a slice with a name that leads to them."""
+async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.api_server._matches", lambda *_: True)
     pool = {"name": f"{NODE}/{TOKEN}", "generation": 7, "resourceSliceCount": 1}
     spec = {"driver": "devhost", "nodeName": NODE, "pool": pool, "devices": []}
-    others = {
+    foreign = {
         "node": spec | {"nodeName": "node-2"},
         "driver": spec | {"driver": "other"},
         "pool": spec | {"pool": pool | {"name": "node-2/example.com/token"}},
     }
 
     def put_others() -> None:
-        for name, content in others.items():
+        for name, content in foreign.items():
             world.api.put(f"{PATH}/{name}", {"kind": "ResourceSlice", "spec": content})
 
     odd_name = "odd/../node?"
     former = {"spec": spec | {"pool": pool | {"name": f"{NODE}/example.com/former"}}}
     world.api.put(f"{PATH}/{odd_name}", {"metadata": {"name": odd_name}, **former})
     put_others()
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         await eventually(lambda: len(writes(world)) == 2)
         put_others()
-        (name,) = {content["metadata"]["name"] for content in world.slices()} - others.keys()
+        (name,) = {content["metadata"]["name"] for content in world.slices()} - foreign.keys()
         world.api.remove(f"{PATH}/{name}")  # seen after the others
         await eventually(lambda: len(writes(world)) == 3)
         # Its answer may be under way.
@@ -164,22 +136,18 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
         ("DELETE", f"{PATH}/{odd_name}", 200),
         *[("POST", PATH, 201)] * 2,
     ]
-    assert others.keys() < {content["metadata"]["name"] for content in world.slices()}
+    assert foreign.keys() < {content["metadata"]["name"] for content in world.slices()}
 
 
-async def test_a_pool_that_cannot_be_deleted_is_named_once(
+async def test_pool_that_stays_is_logged_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(verb: str, _path: str) -> None:
-        if verb == "DELETE":
-            raise StatusError(403, "forbidden")
-
-    async with world.run(TOKENS.replace("/token", "/former")):
-        await registered(world, "example.com/former")
-    world.api.fault = refuse
+    async with world.serve(TOKENS.replace("/token", "/former"), "example.com/former"):
+        pass
+    world.api.fault = failing(403, "forbidden", "DELETE")
     monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.0)
     async with world.run(TOKENS):
-        await eventually(lambda: len([one for one in writes(world) if one[0] == "DELETE"]) > 2)
+        await eventually(lambda: sum(verb == "DELETE" for verb, _, _ in writes(world)) > 2)
         world.api.fault = lambda _verb, _path: None
         await world.until_published("0", "1", "2")
     assert sum("slices were not written" in text for text in caplog.messages) == 1
@@ -193,8 +161,7 @@ resources:
 """
     (world.devices / "a").touch()
     (world.devices / "b").touch()
-    async with world.run(config):
-        await registered(world, TOKEN)
+    async with world.serve(config, TOKEN):
         await world.until_published("a", "b")
         (world.devices / "a").unlink()
         await world.until_published("b")
@@ -207,32 +174,21 @@ resources:
 
 
 async def test_more_devices_than_a_slice_has_are_several(world: World) -> None:
-    def tokens(count: int) -> str:
-        return TOKENS.replace("static: 3", f"static: {count}")
+    def seen() -> tuple[int, set[tuple[int, int]]]:
+        pools = [content["spec"]["pool"] for content in world.slices()]
+        counts = {(pool["generation"], pool["resourceSliceCount"]) for pool in pools}
+        return len(world.published()), counts
 
-    async with world.run(tokens(70)):
-        await registered(world, TOKEN)
-        for count, slices in ((70, 2), (60, 1), (70, 2)):
-            world.reload(tokens(count))
-            await eventually(lambda count=count: len(world.published()) == count)  # type: ignore[misc]
-            await eventually(
-                lambda slices=slices: (
-                    {  # type: ignore[misc]
-                        one["spec"]["pool"]["resourceSliceCount"] for one in world.slices()
-                    }
-                    == {slices}
-                )
-            )
-        assert {one["spec"]["pool"]["generation"] for one in world.slices()} == {3}
+    async with world.serve(TOKENS.replace("static: 3", "static: 70"), TOKEN):
+        for generation, count, slices in ((1, 70, 2), (2, 60, 1), (3, 70, 2)):
+            world.reload(TOKENS.replace("static: 3", f"static: {count}"))
+            expected = (count, {(generation, slices)})
+            await eventually(lambda expected=expected: seen() == expected, seen)  # type: ignore[misc]
 
 
 async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
-    def away(_verb: str, _path: str) -> None:
-        raise StatusError(503, "etcd is being restored")
-
-    world.api.fault = away
-    async with world.run(TOKENS):
-        await world.kubelet.register()
+    world.api.fault = failing(503, "etcd is being restored")
+    async with world.serve(TOKENS):
         await world.until(TOKEN, State.WAITING, "API server: 503 etcd is being restored")
         assert any("etcd is being restored" in trouble for trouble in world.troubles())
         world.api.fault = lambda _verb, _path: None
@@ -242,17 +198,12 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
-async def test_while_a_watch_is_refused_changes_are_written(
+async def test_without_watches_changes_are_written(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(verb: str, _path: str) -> None:
-        if verb == "WATCH":
-            raise StatusError(503, "overloaded")
-
     monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.01)
-    world.api.fault = refuse
-    async with world.run(TOKENS):
-        await world.kubelet.register()
+    world.api.fault = failing(503, "overloaded", "WATCH")
+    async with world.serve(TOKENS):
         for count in (3, 2):
             world.reload(TOKENS.replace("static: 3", f"static: {count}"))
             await world.until_published(*map(str, range(count)))
@@ -260,30 +211,26 @@ async def test_while_a_watch_is_refused_changes_are_written(
         assert sum("slices cannot be written" in text for text in caplog.messages) == 1
 
 
-async def test_a_change_has_only_its_pool_compared(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_compares_its_pool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(key: PoolKey, devices: Any, present: Any, now: str) -> list[PoolWrite]:
         needed = pool.writes(key, devices, present, now)
         compared.add((key.name, bool(needed)))
         return needed
 
-    compared, changed, other = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
+    compared, changed, unchanged = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
     monkeypatch.setattr(slices, "writes", noted)
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
-    async with world.run(config):
-        await world.kubelet.register()
-        await eventually(lambda: {(changed, False), (other, False)} <= compared)
+    async with world.serve(config):
+        await eventually(lambda: {(changed, False), (unchanged, False)} <= compared)
         compared.clear()
-        (published,) = (each for each in world.slices() if each["spec"]["pool"]["name"] == changed)
+        (published,) = (s for s in world.slices() if s["spec"]["pool"]["name"] == changed)
         world.api.remove(f"{PATH}/{published['metadata']['name']}")
         await eventually(lambda: (changed, False) in compared)
     assert compared == {(changed, True), (changed, False)}
 
 
 async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         before = world.api.lists
         world.api.end_watches()
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
@@ -291,9 +238,7 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         assert world.api.lists == before
 
 
-async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def watch(*_args: object, **_query: str) -> AsyncIterator[ApiObject]:
         for event in tuple[ApiObject]():
             yield event
@@ -346,9 +291,7 @@ class _EndsSlowly(NodeSlices):
             await self.may_end.wait()
 
 
-async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
-    world: World,
-) -> None:
+async def test_without_a_lock_claims_are_prepared(world: World) -> None:
     """The directory is there, but another plugin has put a link in it: it is not followed."""
     plugins = SimulatedKubelet(world.plugins)
     await plugins.start()
@@ -360,7 +303,7 @@ async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     async with world.run(TOKENS + plugin):
         await world.kubelet.register()
         await world.until(TOKEN, State.BACKING_OFF, f"cannot make a lock in {world.plugins}: ")
-        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
+        await world.prepare("u", TOKEN, "0")
         await plugins.wait(OTHER, 1, 1)
         assert not world.published()
         lock.unlink()
@@ -369,11 +312,8 @@ async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     await plugins.stop()
 
 
-async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alone(
-    world: World,
-) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+async def test_unreadable_answer_is_a_failure_of_the_api_server(world: World) -> None:
+    async with world.serve(TOKENS, TOKEN):
         name = world.claim("u", TOKEN, "0")
         first = await world.kubelet.prepare(name, "u")
         content = world.api.objects[NODE_PATH]
@@ -381,10 +321,10 @@ async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alon
         world.api.break_watches()
         await world.until(TOKEN, State.WAITING, "API server: an answer that cannot be read")
         assert await world.kubelet.prepare(name, "u") == first
-        other = world.claim("v", TOKEN, "1")
-        world.api.objects[f"{CLAIMS}/{other}"]["status"] = "none"
-        assert "cannot be read" in (await world.kubelet.prepare(other, "v")).error
-        assert "is no UID" in await world.kubelet.unprepare(other, "../v")
+        unreadable = world.claim("v", TOKEN, "1")
+        world.api.objects[f"{CLAIMS}/{unreadable}"]["status"] = "none"
+        assert "cannot be read" in (await world.kubelet.prepare(unreadable, "v")).error
+        assert "is no UID" in await world.kubelet.unprepare(unreadable, "../v")
         world.api.objects[NODE_PATH] = content
         await world.until(TOKEN, State.REGISTERED)
 
@@ -398,8 +338,7 @@ async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) 
         return content
 
     world.api.admit = refuse
-    async with world.run(config):
-        await registered(world, OTHER)
+    async with world.serve(config, OTHER):
         await world.until(TOKEN, State.BACKING_OFF, "403 devhost may only write its own node's")
         assert any("403 devhost may only" in trouble for trouble in world.troubles())
         world.api.admit = lambda content: content
@@ -416,10 +355,8 @@ async def test_what_the_api_server_does_not_keep_is_sent_once(world: World, fiel
         return {**content, "spec": {**content["spec"], "devices": devices}}
 
     world.api.admit = drop
-    async with world.run(SHARED):
-        await registered(world, TOKEN)
+    async with world.serve(SHARED, TOKEN):
         served = world.served(TOKEN)
-        assert served is not None
         assert f"did not keep `{field}`" in served.publication.status.warnings[0]
         world.api.put(f"{PATH}/other", {"kind": "ResourceSlice", "spec": {"driver": "x"}})
         world.api.put(NODE_PATH, world.api.objects[NODE_PATH])
@@ -435,11 +372,7 @@ async def test_an_older_kubelet_is_named_and_gets_no_devices(world: World) -> No
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
         served = world.served(TOKEN)
-        assert served is not None
         assert "containerd 2" in served.publication.status.warnings[0]
-
-
-# ── registration ──
 
 
 async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
@@ -470,8 +403,7 @@ async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
 
 
 async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         await asyncio.to_thread(Path(world.kubelet.info.endpoint).unlink)
         await world.until(TOKEN, State.WAITING, "its socket was removed: waiting for kubelet to")
         changed = world.dra.changed
@@ -482,27 +414,15 @@ async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(wor
         await world.until_published("0", "1", "2")
 
 
-@pytest.mark.parametrize("name", ["device-plugins", "plugins_registry"])
-async def test_a_removed_directory_of_kubelet_that_is_a_mount_ends_the_process(
+@pytest.mark.parametrize("name", ["device-plugins", "plugins_registry", "cdi"])
+async def test_removed_directory_ends_the_process(
     world: World, removed_mount: Path, name: str
 ) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
+        await world.prepare("u", TOKEN, "0")
         (world.directory / name).rename(world.directory / "former")
         (world.directory / name).symlink_to(removed_mount)
         with pytest.raises(BackendGoneError, match=f"{name} was removed"):
-            await world.ended()
-
-
-async def test_a_removed_cdi_directory_that_is_a_mount_ends_the_process(
-    world: World, removed_mount: Path
-) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
-        shutil.rmtree(world.cdi)
-        world.cdi.symlink_to(removed_mount)
-        with pytest.raises(BackendGoneError, match="cdi was removed"):
             await world.ended()
 
 
@@ -519,14 +439,14 @@ def removed_mount(tmp_path: Path) -> Iterator[Path]:
 
 async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
     dead = world.kubelet.registry / "devhost-0123abcd-reg.sock"
-    others = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
-    for path in (dead, others):
+    foreign = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
+    for path in (dead, foreign):
         await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
         if not path.exists():  # newer Pythons remove it
             _dead_socket(path)
     async with world.run(TOKENS):
         await eventually(lambda: not dead.exists())
-        assert others.exists()
+        assert foreign.exists()
 
 
 def _dead_socket(path: Path) -> None:
@@ -538,37 +458,31 @@ def _dead_socket(path: Path) -> None:
 
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
     second = World.beside(world)
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        async with second.run(TOKENS.replace("static: 3", "static: 2")):
-            await second.kubelet.register()
-            await second.until(TOKEN, State.WAITING, "another instance of devhost")
-            world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
-            await world.until_published("0", "1", "2")
-            assert "devhost_dra_writes_total{" not in metrics(second)
-            name = world.claim("u1", TOKEN, "0")
-            assert not (await second.kubelet.prepare(name, "u1")).error
-            assert len(world.published()) == 3
-            assert not await world.kubelet.unprepare(name, "u1")
-            assert not world.records()
-            # The other instance may write it again, and then sees that the claim has ended.
-            await eventually(lambda: not world.cdi_files())
-            await world.stop()
-            await second.until(TOKEN, State.REGISTERED)
-            await second.until_published("0", "1")
-
-
-# ── claims ──
+    async with world.serve(TOKENS, TOKEN), second.run(TOKENS.replace("static: 3", "static: 2")):
+        await second.kubelet.register()
+        await second.until(TOKEN, State.WAITING, "another instance of devhost")
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until_published("0", "1", "2")
+        assert "devhost_dra_writes_total{" not in metrics(second)
+        name = world.claim("u1", TOKEN, "0")
+        assert not (await second.kubelet.prepare(name, "u1")).error
+        assert len(world.published()) == 3
+        assert not await world.kubelet.unprepare(name, "u1")
+        assert not world.records()
+        # The other instance may write it again, and then sees that the claim has ended.
+        await eventually(lambda: not world.cdi_files())
+        await world.stop()
+        await second.until(TOKEN, State.REGISTERED)
+        await second.until_published("0", "1")
 
 
 async def test_a_claim_gets_names_of_a_file_with_its_nodes_and_env(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         name = world.claim("7e8e", SERIAL, "fake-null", "fake-zero")
         answer = await world.kubelet.prepare(name, "7e8e")
-        given = [(device.device_name, [*device.cdi_device_ids]) for device in answer.devices]
+        granted = [(device.device_name, [*device.cdi_device_ids]) for device in answer.devices]
         kind = "dra.devhost/claim"
-        assert given == [
+        assert granted == [
             ("fake-null", [f"{kind}=c7e8e-0", f"{kind}=c7e8e-s0"]),
             ("fake-zero", [f"{kind}=c7e8e-1"]),
         ]
@@ -588,16 +502,12 @@ async def test_a_claim_gets_names_of_a_file_with_its_nodes_and_env(world: World)
         assert [path.name for path in world.cdi_files()] == ["devhost-claim_7e8e.json"]
 
 
-async def test_names_of_a_vendor_come_after_ours_and_with_their_own_device(
-    world: World, tmp_path: Path
-) -> None:
-    """Another container may use the other request of the claim."""
+async def test_vendor_names_stand_beside_their_device(world: World, tmp_path: Path) -> None:
     world.files = HostFiles(str(tmp_path))
     (tmp_path / "etc/cdi").mkdir(parents=True)
     (tmp_path / "etc/cdi/v.yaml").write_text("{kind: v.org/d, devices: [{name: a}, {name: b}]}")
     config = TOKENS.replace("static: 3", "cdi: v.org/d").replace("${id}", "${cdi.name}")
-    async with world.run(config):
-        await registered(world, TOKEN)
+    async with world.serve(config, TOKEN):
         attributes = [device["attributes"] for device in world.devices_in_slices()]
         assert [values["cdiQualified"]["string"] for values in attributes] == [
             "v.org/d=a",
@@ -608,17 +518,14 @@ async def test_names_of_a_vendor_come_after_ours_and_with_their_own_device(
         for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
             result["request"] = f"r{number}"
         answer = await world.kubelet.prepare(name, "u")
-        given = [[*device.cdi_device_ids] for device in answer.devices]
+        granted = [[*device.cdi_device_ids] for device in answer.devices]
         ours = "dra.devhost/claim=cu-s0"
-        assert given == [[ours, "v.org/d=a"], [ours, "v.org/d=b"]]
+        assert granted == [[ours, "v.org/d=a"], [ours, "v.org/d=b"]]
 
 
 @pytest.mark.parametrize("extended", [True, False])
-async def test_a_scope_is_a_request_of_extended_names_else_the_claim(
-    world: World, extended: bool
-) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+async def test_scope_is_a_request_or_the_claim(world: World, extended: bool) -> None:
+    async with world.serve(TOKENS, TOKEN):
         name = world.claim("u", TOKEN, "0", "1", extended=extended)
         results = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]["devices"][
             "results"
@@ -632,13 +539,12 @@ async def test_a_scope_is_a_request_of_extended_names_else_the_claim(
 
 
 async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         name = world.claim("u", SERIAL, "fake-null")
         first = await world.kubelet.prepare(name, "u")
         spec = world.spec()
         shutil.rmtree(world.cdi)
-        world.api.fault = _broken
+        world.api.fault = failing(500, "broken")
         assert await world.kubelet.prepare(name, "u") == first
         assert world.spec() == spec
         assert not await world.kubelet.unprepare(name, "u")
@@ -647,52 +553,35 @@ async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world
         assert not world.cdi_files()
 
 
-def _broken(_verb: str, _path: str) -> None:
-    raise StatusError(500, "broken")
-
-
-async def test_a_container_can_start_again_after_a_kill_and_a_lost_directory(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
-        name = world.claim("u", SERIAL, "fake-null")
-        await world.kubelet.prepare(name, "u")
-        spec = world.spec()
-    shutil.rmtree(world.cdi)
-    world.api.fault = _broken
-    async with world.run(SERIALS):
-        await eventually(world.cdi_files)
-        assert world.spec() == spec, "before anybody asks"
-
-
-async def test_a_cdi_file_that_could_not_be_written_at_the_start_is_written_later(
-    world: World,
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_cdi_file_is_written_after_a_kill_and_a_lost_directory(
+    world: World, is_late: bool
 ) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
-        await world.kubelet.prepare(world.claim("u", SERIAL, "fake-null"), "u")
+    """Before anybody asks, or when it can be written."""
+    async with world.serve(SERIALS, SERIAL):
+        await world.prepare("u", SERIAL, "fake-null")
         spec = world.spec()
     shutil.rmtree(world.cdi)
-    world.cdi.write_text("a file")
+    if is_late:
+        world.cdi.write_text("a file")
+    else:
+        world.api.fault = failing(500, "broken")
     async with world.run(SERIALS):
-        await registered(world, SERIAL)
-        world.cdi.unlink()
-        served = world.served(SERIAL)
-        assert served is not None
-        served.scan.request()
+        if is_late:
+            await registered(world, SERIAL)
+            world.cdi.unlink()
+            world.served(SERIAL).scan.request()
         await eventually(world.cdi_files)
         assert world.spec() == spec
 
 
 async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
-        name = world.claim("u", SERIAL, "fake-null")
-        await world.kubelet.prepare(name, "u")
+    async with world.serve(SERIALS, SERIAL):
+        name = await world.prepare("u", SERIAL, "fake-null")
     shutil.rmtree(world.cdi)
     edit_records(world, lambda record: record.update(boot="an earlier one"))
     edit_records(world, with_other_numbers)
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         assert not world.cdi_files()
         assert not (await world.kubelet.prepare(name, "u")).error
         first = world.spec()["cu-0"]["deviceNodes"][0]
@@ -708,13 +597,12 @@ def edit_records(world: World, edit: Any) -> None:
 
 def with_other_numbers(record: dict[str, Any]) -> None:
     for edits in record["entries"].values():
-        for one in edits.get("deviceNodes", ()):
-            one |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
+        for entry in edits.get("deviceNodes", ()):
+            entry |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
 
 
 async def test_an_edit_does_not_change_a_prepared_claim(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         name = world.claim("u", SERIAL, "fake-null")
         first = await world.kubelet.prepare(name, "u")
         spec = world.spec()
@@ -722,31 +610,11 @@ async def test_an_edit_does_not_change_a_prepared_claim(world: World) -> None:
             SERIALS.replace("SERIAL_PORTS", "OTHER").replace("/dev/serial$", "/dev/other$")
         )
         served = world.served(SERIAL)
-        assert served is not None
         await served.answers.up_to_date.wait()
         assert await world.kubelet.prepare(name, "u") == first
         assert world.spec() == spec
-        fresh = world.claim("v", SERIAL, "fake-zero")
-        await world.kubelet.prepare(fresh, "v")
+        await world.prepare("v", SERIAL, "fake-zero")
         assert "OTHER=/dev/other0" in world.cdi_files()[1].read_text()
-
-
-async def test_a_held_node_under_another_id_is_withheld(world: World) -> None:
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
-        name = world.claim("u", SERIAL, "fake-null")
-        await world.kubelet.prepare(name, "u")
-        world.reload(SERIALS.replace("fake-$", "new-$"))
-        await world.until_published("new-zero")
-        served = world.served(SERIAL)
-        assert served is not None
-        device = served.devices.offered.devices["new-null"]
-        assert device.reason is not None
-        assert device.reason.startswith(
-            "withheld: held as example.com/serial fake-null by claim default/claim-1"
-        )
-        await world.kubelet.unprepare(name, "u")
-        await world.until_published("new-null", "new-zero")
 
 
 def a_link_to_null(world: World) -> tuple[Path, str]:
@@ -772,8 +640,7 @@ def lead_to_zero(link: Path) -> None:
 
 async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
     link, config = a_link_to_null(world)
-    async with world.run(config):
-        await registered(world, SERIAL)
+    async with world.serve(config, SERIAL):
         name = world.claim("u", SERIAL, "tty0")
         first = await world.kubelet.prepare(name, "u")
         lead_to_zero(link)
@@ -787,14 +654,11 @@ async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
         assert not await world.kubelet.unprepare(name, "u")
 
 
-async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
-    world: World,
-) -> None:
+async def test_device_that_moved_while_the_disk_was_full(world: World) -> None:
     link, config = a_link_to_null(world)
     away = world.directory / "away"
-    async with world.run(config):
-        await registered(world, SERIAL)
-        await world.kubelet.prepare(world.claim("u", SERIAL, "tty0"), "u")
+    async with world.serve(config, SERIAL):
+        await world.prepare("u", SERIAL, "tty0")
         world.state.rename(away)
         world.state.write_text("a file")
         lead_to_zero(link)
@@ -804,14 +668,12 @@ async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
         world.state.unlink()
         away.rename(world.state)
         await eventually(lambda: handouts.problem is None)
-        assert served is not None
         served.scan.request()
         await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
 
 
 async def test_claims_that_cannot_be_prepared_say_why(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         gone = await world.kubelet.prepare("none", "u")
         assert gone.error == 'API server: 404 "none" not found'
         reused = world.claim("another", TOKEN, "0")
@@ -824,24 +686,20 @@ async def test_claims_that_cannot_be_prepared_say_why(world: World) -> None:
 
 
 async def test_a_device_that_another_claim_has_is_refused(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         first, second = world.claim("u", TOKEN, "0"), world.claim("v", TOKEN, "0")
         assert not (await world.kubelet.prepare(first, "u")).error
         refused = await world.kubelet.prepare(second, "v")
         assert refused.error == f"{TOKEN}: 0 is held by claim default/{first}"
-        watching = world.claim("w", TOKEN, "0", adminAccess=True)
-        assert not (await world.kubelet.prepare(watching, "w")).error
+        await world.prepare("w", TOKEN, "0", adminAccess=True)
         await world.kubelet.unprepare(first, "u")
         assert not (await world.kubelet.prepare(second, "v")).error
 
 
 async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> None:
-    """Also those that are prepared at the same time, as by a step that waits."""
     go, state = world.devices / "go", world.state / "claims"
     config = f"{SHARED.rstrip().removesuffix('}')}, preStart: [{{waitFor: {go}}}]}}\n"
-    async with world.run(config):
-        await registered(world, TOKEN)
+    async with world.serve(config, TOKEN):
         assert world.published() == ["0"]
         names = {uid: world.claim(uid, TOKEN, "0", shareID=f"share-{uid}") for uid in "abcd"}
         prepared = asyncio.gather(*(world.kubelet.prepare(names[uid], uid) for uid in "abc"))
@@ -861,11 +719,10 @@ async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> Non
 
 
 async def test_requests_for_one_device_in_a_claim_get_shares_of_their_own(world: World) -> None:
-    async with world.run(SHARED):
-        await registered(world, TOKEN)
+    async with world.serve(SHARED, TOKEN):
         name = world.claim("u", TOKEN, "0", "0")
-        given = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]["devices"]["results"]
-        for result, share in zip(given, "ab", strict=True):
+        allocation = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]
+        for result, share in zip(allocation["devices"]["results"], "ab", strict=True):
             result |= {"request": share, "shareID": share}
         assert not (await world.kubelet.prepare(name, "u")).error
         assert [device["id"] for device in world.records()[0]["devices"]] == ["0::0", "0::1"]
@@ -873,11 +730,9 @@ async def test_requests_for_one_device_in_a_claim_get_shares_of_their_own(world:
 
 async def test_more_shares_than_a_container_may_have_are_refused(world: World) -> None:
     config = SHARED.replace("maxPerContainer: 1", "maxPerContainer: 2")
-    async with world.run(config):
-        await registered(world, TOKEN)
+    async with world.serve(config, TOKEN):
         names = world.published()
-        allowed = world.claim("u", TOKEN, *names[:2])
-        assert not (await world.kubelet.prepare(allowed, "u")).error
+        allowed = await world.prepare("u", TOKEN, *names[:2])
         await world.kubelet.unprepare(allowed, "u")
         refused = await world.kubelet.prepare(world.claim("v", TOKEN, *names), "v")
         assert refused.error == f"{TOKEN}: 3 shares of device 0, but maxPerContainer is 2"
@@ -885,8 +740,7 @@ async def test_more_shares_than_a_container_may_have_are_refused(world: World) -
 
 
 async def test_parameters_for_the_driver_are_refused(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         name = world.claim("u", TOKEN, "0")
         allocated = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]
         allocated["devices"]["config"] = [{"opaque": {"driver": "devhost", "parameters": {}}}]
@@ -894,9 +748,8 @@ async def test_parameters_for_the_driver_are_refused(world: World) -> None:
 
 
 async def test_a_record_that_cannot_be_written_is_no_answer(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        await world.kubelet.prepare(world.claim("first", TOKEN, "1"), "first")
+    async with world.serve(TOKENS, TOKEN):
+        await world.prepare("first", TOKEN, "1")
         shutil.rmtree(world.state)
         world.state.write_text("a file")
         name = world.claim("u", TOKEN, "0")
@@ -919,8 +772,7 @@ async def test_what_does_not_answer_is_named(
     go = threading.Event()
     monkeypatch.setattr("devhost.node.claim_files.PATIENCE_S", 0.1)
     monkeypatch.setattr("devhost.node.answers._LOOK_UP_S", 0.1)
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         name = world.claim("u", SERIAL, "fake-null")
         if "Scanner" not in hanging:  # a prepared claim does not ask the host
             assert not (await world.kubelet.prepare(name, "u")).error
@@ -933,51 +785,19 @@ async def test_what_does_not_answer_is_named(
     assert refused.startswith(problem.format(cdi=world.cdi))
 
 
-async def test_steps_run_once_for_a_claim(world: World) -> None:
-    marks = world.devices / "marks"
-    config = TOKENS.rstrip().removesuffix("}") + (
-        f", preStart: [{{run: [sh, -c, 'echo run >> {marks}']}}]}}\n"
-    )
-    async with world.run(config):
-        await registered(world, TOKEN)
-        name = world.claim("u", TOKEN, "0")
-        for _ in range(2):
-            assert not (await world.kubelet.prepare(name, "u")).error
-        assert marks.read_text() == "run\n"
-
-
-# ── the end of resources ──
-
-
-async def test_a_removed_resource_drains_until_its_claims_have_ended(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        name = world.claim("u", TOKEN, "0")
-        await world.kubelet.prepare(name, "u")
-        world.reload("{version: v1, resources: []}")
-        await world.until(TOKEN, State.DRAINING)
-        await world.until_published()
-        assert world.served(TOKEN)
-        assert not await world.kubelet.unprepare(name, "u")
-        await eventually(lambda: world.served(TOKEN) is None)
-
-
 async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(world: World) -> None:
-    other = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        world.reload(other)
+    added = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.serve(TOKENS, TOKEN):
+        world.reload(added)
         world.reload(TOKENS)
-        await eventually(lambda: world.served(OTHER) is None)
+        await eventually(lambda: not world.has(OTHER))
         assert f"{NODE}/{OTHER}" not in world.dra.writer.pools
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:
     nothing = "{version: v1, resources: []}"
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        name = world.claim("u", TOKEN, "0")
-        await world.kubelet.prepare(name, "u")
+    async with world.serve(TOKENS, TOKEN):
+        name = await world.prepare("u", TOKEN, "0")
         world.reload(nothing)
         await world.until(TOKEN, State.DRAINING)
         await world.until_published()
@@ -986,40 +806,23 @@ async def test_a_resource_that_is_added_again_is_published_again(world: World) -
         await world.until(TOKEN, State.REGISTERED)
         await world.kubelet.unprepare(name, "u")
         world.reload(nothing)
-        await eventually(lambda: world.served(TOKEN) is None)
+        await eventually(lambda: not world.has(TOKEN))
         world.reload(TOKENS)
         await world.until(TOKEN, State.REGISTERED)
         await world.until_published("0", "1", "2")
 
 
-async def test_a_resource_goes_from_device_plugin_to_dra_and_back(world: World) -> None:
-    plain = TOKENS.replace("backend: dra\n", "")
-    async with world.run(plain):
-        await world.until(TOKEN, State.WAITING, "kubelet.sock")
-        assert not world.slices()
-        world.reload(TOKENS)
-        await registered(world, TOKEN)
-        await world.until_published("0", "1", "2")
-        world.reload(plain)
-        await world.until(TOKEN, State.WAITING, "kubelet.sock")
-        assert not world.slices()
-
-
 async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -> None:
     here = TOKENS.replace("backend: dra", f"backend: {{dra: [edge-*, {NODE}]}}")
-    async with world.run(here):
-        await registered(world, TOKEN)
+    async with world.serve(here, TOKEN):
+        pass
     async with world.run(here.replace(NODE, "other")):
         await world.until(TOKEN, State.WAITING, "kubelet.sock")
         await eventually(lambda: not world.slices())
 
 
-# ── what is shown ──
-
-
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
+    async with world.serve(TOKENS, TOKEN):
         for uid in ("u", "v"):  # for one device
             await world.kubelet.prepare(world.claim(uid, TOKEN, "0"), uid)
         text = metrics(world)
@@ -1033,13 +836,11 @@ async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
         assert line in text
 
 
-async def test_status_names_driver_pool_and_claims(
+async def test_status_names_pool_and_claims(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        name = world.claim("u", TOKEN, "0")
-        await world.kubelet.prepare(name, "u")
+    async with world.serve(TOKENS, TOKEN):
+        name = await world.prepare("u", TOKEN, "0")
         (shown,) = world.status()["resources"]
         assert shown["dra"] == {
             "driver": "devhost",
@@ -1057,8 +858,7 @@ async def test_a_claim_with_too_much_text_is_refused_and_takes_no_room(world: Wo
     marks = world.directory / "marks"
     large = TOKENS.replace('{TOKENS: "${id}"}', f"{{A: {'x' * 70_000}}}")
     large = large.replace("3], ", f"3], preStart: [{{run: [touch, {marks}]}}], ")
-    async with world.run(large):
-        await registered(world, TOKEN)
+    async with world.serve(large, TOKEN):
         name = world.claim("u", TOKEN, "0")
         problem = (await world.kubelet.prepare(name, "u")).error
         assert "takes 68 KiB: at most 64 KiB" in problem
@@ -1069,13 +869,9 @@ async def test_a_claim_with_too_much_text_is_refused_and_takes_no_room(world: Wo
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
-async def test_of_two_claims_with_nodes_of_one_name_one_finds_it_after_a_boot(
-    world: World, first: str
-) -> None:
-    """In the boot before, the node had one number for the one, and later another."""
+async def test_after_a_boot_one_claim_finds_a_shared_node_name(world: World, first: str) -> None:
     names = {"a": world.claim("a", SERIAL, "fake-null"), "b": world.claim("b", SERIAL, "former")}
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         assert not (await world.kubelet.prepare(names["a"], "a")).error
     (path,) = (world.state / "claims").glob("*.json")
     record = json.loads(path.read_text())
@@ -1084,8 +880,7 @@ async def test_of_two_claims_with_nodes_of_one_name_one_finds_it_after_a_boot(
     record |= {"claim": "b", "name": names["b"], "entries": {"cb-0": record["entries"]["ca-0"]}}
     record["devices"][0] |= {"id": "former", "device": "former"}
     path.with_name("devhost_b.json").write_text(json.dumps(record))
-    async with world.run(SERIALS):
-        await registered(world, SERIAL)
+    async with world.serve(SERIALS, SERIAL):
         assert not (await world.kubelet.prepare(names[first], first)).error
         second = "ab".replace(first, "")
         assert "handed out as" in (await world.kubelet.prepare(names[second], second)).error

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,9 +16,8 @@ from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import PodResourcesLists, World, eventually
+from tests.dra.world import World, eventually
 from tests.support import dra_build
-from tests.support.api_server import StatusError
 from tests.support.realkubelet import UNSET
 
 X, Y = "example.com/x", "example.com/y"
@@ -57,66 +56,48 @@ async def manager(request: pytest.FixtureRequest, world: World) -> AsyncIterator
         yield manager
 
 
-def reserved(
-    world: World,
-    uid: str,
-    resource: str,
-    *devices: str,
-    pods: list[str],
-    name: str = "",
-    driver: str = "devhost",
-    extended: bool = True,
-) -> str:
-    """Make a claim that is reserved for pods."""
-    name = world.claim(uid, resource, *devices, name=name, driver=driver, extended=extended)
+def reserved(world: World, uid: str, resource: str, *devices: str, pods: str, **keys: Any) -> str:
+    """Make a claim that is reserved for pods, separated by spaces."""
+    name = world.claim(uid, resource, *devices, **keys)
     content = world.api.objects[f"{CLAIMS}/{name}"]
-    reserved_for = [{"resource": "pods", "name": pod, "uid": f"pod-{pod}"} for pod in pods]
-    world.api.put(
-        f"{CLAIMS}/{name}",
-        {**content, "status": {**content["status"], "reservedFor": reserved_for}},
-    )
+    reserved_for = [{"resource": "pods", "name": pod, "uid": f"pod-{pod}"} for pod in pods.split()]
+    status = {**content["status"], "reservedFor": reserved_for}
+    world.api.put(f"{CLAIMS}/{name}", {**content, "status": status})
     return name
 
 
-async def test_a_pod_by_extended_name_and_one_by_its_own_claim(
-    world: World, manager: DraManager
-) -> None:
-    async with world.run(SERIALS):
-        await world.until(SERIAL, State.REGISTERED)
-        first = reserved(world, "u1", SERIAL, "fake-null", "fake-zero", pods=["a"])
+async def test_pod_by_extended_name_and_by_claim(world: World, manager: DraManager) -> None:
+    async with world.run(SERIALS, until=SERIAL):
+        first = reserved(world, "u1", SERIAL, "fake-null", "fake-zero", pods="a")
         names = await manager.prepare("a", first, SERIAL)
         kind = "dra.devhost/claim"
         assert sorted(names) == [f"{kind}=cu1-0", f"{kind}=cu1-1", f"{kind}=cu1-s0"]
         assert {name.partition("=")[2] for name in names} == world.spec().keys()
         assert not await manager.unprepare("a", first)
         assert not world.records()
-        second = reserved(world, "u2", SERIAL, "fake-zero", pods=["b"])
+        second = reserved(world, "u2", SERIAL, "fake-zero", pods="b")
         assert f"{kind}=cu2-0" in await manager.prepare("b", second)
 
 
-async def test_a_pod_that_asks_in_both_ways_waits_until_it_is_deleted(
-    world: World, manager: DraManager
-) -> None:
-    async with world.run(SERIALS):
-        await world.until(SERIAL, State.REGISTERED)
-        by_name = reserved(world, "u1", SERIAL, "fake-null", pods=["a"])
-        own = reserved(world, "u2", SERIAL, "fake-zero", pods=["a"], extended=False)
+async def test_pod_that_asks_in_both_ways_is_refused(world: World, manager: DraManager) -> None:
+    async with world.run(SERIALS, until=SERIAL):
+        by_name = reserved(world, "u1", SERIAL, "fake-null", pods="a")
+        named = reserved(world, "u2", SERIAL, "fake-zero", pods="a", extended=False)
         for _ in range(2):  # as kubelet does
-            with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
-                await manager.prepare("a", by_name, SERIAL, own)
-        assert not await manager.unprepare("a", by_name, SERIAL, own)
+            with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
+                await manager.prepare("a", by_name, SERIAL, named)
+        assert not await manager.unprepare("a", by_name, SERIAL, named)
         assert not world.records()
-        by_name = reserved(world, "u3", SERIAL, "fake-null", pods=["b"])
-        own = reserved(world, "u4", SERIAL, "fake-zero", pods=["c", "b"], extended=False)
-        assert await manager.prepare("c", own)
-        with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
-            await manager.prepare("b", by_name, SERIAL, own)
+        by_name = reserved(world, "u3", SERIAL, "fake-null", pods="b")
+        named = reserved(world, "u4", SERIAL, "fake-zero", pods="c b", extended=False)
+        assert await manager.prepare("c", named)
+        with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
+            await manager.prepare("b", by_name, SERIAL, named)
 
 
 async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "u", TOKEN, "0", pods=["a"])
+    async with world.run(TOKENS, until=TOKEN):
+        name = reserved(world, "u", TOKEN, "0", pods="a")
         before = await manager.prepare("a", name)
         await manager.kill()
         await manager.start(running=["a"])
@@ -130,9 +111,8 @@ async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:
 
 
 async def test_devhost_is_killed_while_a_pod_ends(world: World, manager: DraManager) -> None:
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "u", TOKEN, "0", pods=["a"])
+    async with world.run(TOKENS, until=TOKEN):
+        name = reserved(world, "u", TOKEN, "0", pods="a")
         await manager.prepare("a", name)
         spec = world.spec()
     assert await manager.unprepare("a", name), "the pod stays Terminating"
@@ -149,9 +129,8 @@ async def test_devhost_is_killed_while_a_pod_ends(world: World, manager: DraMana
 
 
 async def test_a_claim_of_two_pods_is_prepared_once(world: World, manager: DraManager) -> None:
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "u", TOKEN, "0", pods=["a", "b"])
+    async with world.run(TOKENS, until=TOKEN):
+        name = reserved(world, "u", TOKEN, "0", pods="a b")
         assert await manager.prepare("a", name) == await manager.prepare("b", name)
         assert not await manager.unprepare("a", name)
         assert world.records()
@@ -159,60 +138,38 @@ async def test_a_claim_of_two_pods_is_prepared_once(world: World, manager: DraMa
         assert not world.records()
 
 
-async def test_a_claim_is_deleted_and_its_name_used_again(
-    world: World, manager: DraManager
-) -> None:
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "old", TOKEN, "0", pods=["a"])
+async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None:
+    async with world.run(TOKENS, until=TOKEN):
+        name = reserved(world, "old", TOKEN, "0", pods="a")
         await manager.prepare("a", name)
     world.api.remove(f"{CLAIMS}/{name}")
-    reserved(world, "new", TOKEN, "1", pods=["b"], name=name)
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
+    reserved(world, "new", TOKEN, "1", pods="b", name=name)
+    async with world.run(TOKENS, until=TOKEN):
         assert not await manager.unprepare("a", name)
         assert not world.records()
         assert await manager.prepare("b", name) == ["dra.devhost/claim=cnew-s0"]
         assert [record["claim"] for record in world.records()] == ["new"]
 
 
-async def test_the_api_server_is_away(world: World, manager: DraManager) -> None:
-    def away(_verb: str, _path: str) -> None:
-        raise StatusError(503, "away")
-
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "u", TOKEN, "0", pods=["a"])
-        await manager.prepare("a", name)
-        world.api.fault = away
-        world.api.break_watches()
-        await world.until(TOKEN, State.WAITING, "503 away")
-        assert len(world.slices()) == 1
-        assert not await manager.unprepare("a", name)
-        world.api.fault = lambda _verb, _path: None
-        await world.until(TOKEN, State.REGISTERED)
-
-
 async def test_a_checkpoint_of_either_version_is_read(world: World, manager: DraManager) -> None:
     """A rollback of devhost keeps what it does not know, and kubelet asks again."""
-    async with world.run(TOKENS):
-        await world.until(TOKEN, State.REGISTERED)
-        name = reserved(world, "u", TOKEN, "0", pods=["a"])
+    async with world.run(TOKENS, until=TOKEN):
+        name = reserved(world, "u", TOKEN, "0", pods="a")
         await manager.prepare("a", name)
         await manager.kill()
     (path,) = (world.state / "claims").glob("*.json")
-    newer, other = {"of": "a newer version"}, path.with_name("devhost_other.json")
+    newer, beside = {"of": "a newer version"}, path.with_name("devhost_other.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **newer}))
-    other.write_text(json.dumps(newer))
+    beside.write_text(json.dumps(newer))
     async with world.run(TOKENS):
         await manager.start(running=["a"])
         await world.until(TOKEN, State.REGISTERED)
         assert not await manager.unprepare("a", name)
         assert not path.exists()
-        assert json.loads(other.read_text()) == newer
+        assert json.loads(beside.read_text()) == newer
 
 
-async def test_what_is_taken_away_while_pods_run_comes_back(
+async def test_removed_files_come_back(
     world: World, manager: DraManager, plugins: SimulatedKubelet
 ) -> None:
     config = SERIALS + CDI_PLUGIN
@@ -224,7 +181,7 @@ async def test_what_is_taken_away_while_pods_run_comes_back(
         await world.until(SERIAL, State.REGISTERED)
         await world.until_published("fake-null", "fake-zero")
         number = len(names)
-        name = reserved(world, f"u{number}", SERIAL, "fake-zero", pods=[f"p{number}"])
+        name = reserved(world, f"u{number}", SERIAL, "fake-zero", pods=f"p{number}")
         names.append(name)
         assert await manager.prepare(f"p{number}", name)
         assert not await manager.unprepare(f"p{number}", name)
@@ -237,11 +194,10 @@ async def test_what_is_taken_away_while_pods_run_comes_back(
         await world.until(SERIAL, State.WAITING, "was removed")
         await manager.start(running=["a"])
 
-    async with world.run(config):
-        await world.until(SERIAL, State.REGISTERED)
+    async with world.run(config, until=SERIAL):
         await plugins.wait(BY_PLUGIN, 2, 2)
-        names = [reserved(world, "u0", SERIAL, "fake-null", pods=["a"])]
-        given = await manager.prepare("a", names[0])
+        names = [reserved(world, "u0", SERIAL, "fake-null", pods="a")]
+        granted = await manager.prepare("a", names[0])
         before = world.cdi_specs(), world.records()
         assert len(before[0]) == 2
         socket_of(world).unlink()
@@ -262,15 +218,12 @@ async def test_what_is_taken_away_while_pods_run_comes_back(
             world.api.remove(f"{PATH}/{content['metadata']['name']}")
         await eventually(lambda: not world.published(), world.published)
         await seen()
-        assert set(await manager.prepare("a", names[0])) == set(given)
+        assert set(await manager.prepare("a", names[0])) == set(granted)
 
 
 def socket_of(world: World) -> Path:
     (path,) = world.kubelet.registry.iterdir()
     return path
-
-
-# ── what devhost does not know any longer ──
 
 
 @pytest.mark.parametrize(
@@ -283,14 +236,12 @@ def socket_of(world: World) -> Path:
     ],
     ids=["env", "id", "maxPerContainer", "sources"],
 )
-async def test_an_edit_does_not_change_what_a_pod_has(
+async def test_edit_keeps_devices_of_pods(
     world: World, manager: DraManager, before: str, after: str
 ) -> None:
-    """Nor by which it would not get it, when kubelet asks again for a new sandbox."""
     edited = PORTS.replace(before, after).replace("static: 1", "static: 2")
-    async with world.run(PORTS):
-        await world.until(X, State.REGISTERED)
-        name = reserved(world, "u", X, *world.published()[:3], pods=["a"])  # of one, both shares
+    async with world.run(PORTS, until=X):
+        name = reserved(world, "u", X, *world.published()[:3], pods="a")  # of one, both shares
         names = await manager.prepare("a", name)
         (path,) = world.cdi_files()
         content = path.read_bytes()
@@ -310,17 +261,14 @@ async def test_an_edit_does_not_change_what_a_pod_has(
         assert path.read_bytes() == content
 
 
-async def test_a_pod_keeps_its_device_where_the_state_was_lost_while_devhost_was_away(
-    world: World, manager: DraManager, lists: PodResourcesLists
-) -> None:
+async def test_pod_keeps_its_device_without_state(world: World, manager: DraManager) -> None:
     (world.devices / "n0").touch()
-    first = reserved(world, "u1", X, "n0", pods=["a"])
-    late = reserved(world, "u2", X, "n0", pods=["b"])
-    async with world.run(of_nodes(world, X)):
-        await world.until(X, State.REGISTERED)
+    first = reserved(world, "u1", X, "n0", pods="a")
+    late = reserved(world, "u2", X, "n0", pods="b")
+    async with world.run(of_nodes(world, X), until=X):
         await manager.prepare("a", first)
         records = world.records()
-    lists.hold("a", X, "n0", claim=first)
+    world.lists.hold("a", X, "n0", claim=first)
     shutil.rmtree(world.state)
     await manager.kill()
     async with world.run(of_nodes(world, X)):
@@ -330,13 +278,10 @@ async def test_a_pod_keeps_its_device_where_the_state_was_lost_while_devhost_was
         await manager.prepare("a", first)
         assert world.records() == records
         assert f"claim default/{first}" in await refusal(manager, "b", late)
-        lists.pods.clear()
+        world.lists.pods.clear()
         await eventually(lambda: not world.holders(X))
         assert not await manager.unprepare("a", first)
         await manager.prepare("b", late)
-
-
-# ── two drivers ──
 
 
 def of_nodes(world: World, resource: str) -> str:
@@ -368,40 +313,37 @@ def claims(world: World) -> tuple[str, str]:
     for name in ("n0", "n1"):
         (world.devices / name).touch()
     return (
-        reserved(world, "u1", X, "n0", pods=["a"], driver=OLD),
-        reserved(world, "u2", X, "n0", pods=["b"], driver=NEW),
+        reserved(world, "u1", X, "n0", pods="a", driver=OLD),
+        reserved(world, "u2", X, "n0", pods="b", driver=NEW),
     )
 
 
-async def test_who_waits_for_another_driver_gives_no_node_of_it(
+async def test_waiting_driver_gives_no_node(
     world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
-    """Not even when that one has ended, while a pod has what it has given."""
     (first, late), second = claims, World.beside(world)
-    async with world.run(of_nodes(world, X), OLD):
-        await world.until(X, State.REGISTERED)
-        async with second.run(of_nodes(world, X), NEW):
-            await second.until(X, State.WAITING, BY_DRA)
-            await eventually(lambda: second.dra.registrar.registrations)
-            await manager.prepare("a", first)
-            assert f"claim default/{first}" in await refusal(manager, "b", late)
-            await until_offered(world, OLD, "n0", "n1")
-            await world.stop()
-            await until_offered(world, NEW, "n1")
-            assert f"claim default/{first}" in await refusal(manager, "b", late)
-            assert [record["claim"] for record in world.records()] == ["u1"]
-            async with world.run(of_nodes(world, X), OLD):  # which waits, and ends what it gave
-                await eventually(lambda: world.dra.registrar.registrations)
-                assert not await manager.unprepare("a", first)
-                await until_offered(world, NEW, "n0", "n1")
-                await manager.prepare("b", late)
+    async with world.run(of_nodes(world, X), OLD, until=X), second.run(of_nodes(world, X), NEW):
+        await second.until(X, State.WAITING, BY_DRA)
+        await eventually(lambda: second.dra.registrar.registrations)
+        await manager.prepare("a", first)
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        await until_offered(world, OLD, "n0", "n1")
+        await world.stop()
+        await until_offered(world, NEW, "n1")
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        assert [record["claim"] for record in world.records()] == ["u1"]
+        async with world.run(of_nodes(world, X), OLD):  # which waits, and ends what it gave
+            await eventually(lambda: world.dra.registrar.registrations)
+            assert not await manager.unprepare("a", first)
+            await until_offered(world, NEW, "n0", "n1")
+            await manager.prepare("b", late)
 
 
-async def test_of_two_drivers_with_a_node_by_two_names_one_gives_it(
+async def test_one_driver_gives_a_node(
     world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
     (first, _), second = claims, World.beside(world)
-    late = reserved(world, "u3", Y, "n0", pods=["b"], driver=NEW)
+    late = reserved(world, "u3", Y, "n0", pods="b", driver=NEW)
     async with world.run(of_nodes(world, X), OLD), second.run(of_nodes(world, Y), NEW):
         await world.until(X, State.REGISTERED)
         await second.until(Y, State.REGISTERED)
@@ -415,30 +357,25 @@ async def test_of_two_drivers_with_a_node_by_two_names_one_gives_it(
         await until_offered(world, OLD, "n1")
 
 
-async def test_a_node_of_a_former_driver_is_given_when_the_claim_has_gone(
-    world: World, manager: DraManager, lists: PodResourcesLists, claims: tuple[str, str]
+async def test_node_of_a_former_driver(
+    world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
     first, late = claims
-    async with world.run(of_nodes(world, X), OLD):
-        await world.until(X, State.REGISTERED)
+    async with world.run(of_nodes(world, X), OLD, until=X):
         await manager.prepare("a", first)
-    lists.hold("a", X, "n0", driver=OLD, claim=first)
-    async with world.run(of_nodes(world, X), NEW):
-        await world.until(X, State.REGISTERED)
+    world.lists.hold("a", X, "n0", driver_name=OLD, claim=first)
+    async with world.run(of_nodes(world, X), NEW, until=X):
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)
         assert await manager.unprepare("a", first), "there is no such driver"
         world.api.remove(f"{CLAIMS}/{first}")  # with its pod, by force
-        lists.pods.clear()
+        world.lists.pods.clear()
         await refusal(manager, "b", late)
         await until_offered(world, NEW, "n0", "n1")
         await manager.prepare("b", late)
 
 
-async def test_status_of_a_pod_has_the_health_of_its_device(
-    world: World, manager: DraManager
-) -> None:
-    """By the version of the protocol that this kubelet knows; also after kubelet's restart."""
+async def test_pod_status_has_the_health_of_its_device(world: World, manager: DraManager) -> None:
     device = world.devices / "d"
     device.touch()
     config = (
@@ -452,9 +389,8 @@ async def test_status_of_a_pod_has_the_health_of_its_device(
                 await asyncio.sleep(0.05)
         assert shown["resourceID"] == "dra.devhost/claim=cu-s0"
 
-    async with world.run(config):
-        await world.until(X, State.REGISTERED)
-        name = reserved(world, "u", X, "d", pods=["a"])
+    async with world.run(config, until=X):
+        name = reserved(world, "u", X, "d", pods="a")
         await manager.prepare("a", name)
         await until_health("Healthy")
         device.unlink()

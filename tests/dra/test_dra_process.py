@@ -49,9 +49,7 @@ async def test_without_the_flag_the_file_may_say_dra_for_other_nodes(daemon: Dae
         ),
     ],
 )
-async def test_flags_that_do_not_do_are_named(
-    daemon: Daemon, flags: list[str], reason: str
-) -> None:
+async def test_unusable_flags_are_named(daemon: Daemon, flags: list[str], reason: str) -> None:
     daemon.flags = flags
     await daemon.start(TOKENS)
     await daemon.logged(reason)
@@ -96,9 +94,8 @@ async def test_a_kill_loses_nothing(world: World, daemon: Daemon) -> None:
 
 
 async def test_an_entry_of_a_claim_outlives_a_rollback(world: World, daemon: Daemon) -> None:
-    """What holds a node by DRA holds it, too, while the process has no DRA."""
-    async with world.run(TOKENS):
-        await world.kubelet.register()
+    """The holder of a node by DRA holds it, too, while the process has no DRA."""
+    async with world.serve(TOKENS):
         name = world.claim("u", TOKEN, "0")
         await eventually(world.published)
         await world.kubelet.prepare(name, "u")

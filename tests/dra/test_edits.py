@@ -11,7 +11,6 @@ from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from devhost.config.loader import loads
-from devhost.model.resource_state import State
 from tests.dra.world import World, eventually
 
 X, Y = "example.com/x", "example.com/y"
@@ -32,7 +31,7 @@ ALLOCATE: Final = st.sampled_from(
     ]
 )
 BEFORE: Final = st.builds(
-    lambda sources, allocate, more: {"sources": sources, "allocate": allocate, **more},
+    lambda sources, allocate, keys: {"sources": sources, "allocate": allocate, **keys},
     st.sampled_from([[HERE], [VARIABLE]]),
     ALLOCATE,
     st.sampled_from(
@@ -86,7 +85,7 @@ async def until_applied(world: World) -> None:
 
 
 def reboot(world: World) -> None:
-    """Have the node of each record a number of an earlier boot."""
+    """Give the node of each record a number of an earlier boot."""
     for path in (world.state / "claims").glob("*.json"):
         record = json.loads(path.read_text())
         record["boot"] = "an earlier one"
@@ -107,7 +106,7 @@ def reboot(world: World) -> None:
     "restarted",
 )
 @settings(max_examples=15, phases=[Phase.explicit, Phase.generate])
-def test_a_prepared_claim_is_prepared_again_as_before(
+def test_prepared_claim_is_prepared_again(
     before: Fields, after: Fields | None, returns: Return
 ) -> None:
     async def live(directory: Path) -> None:
@@ -118,9 +117,7 @@ def test_a_prepared_claim_is_prepared_again_as_before(
         second = text_of(directory, *([after] if after else []))
         assume(loads(second).config is not None)
         async with world.api.running():
-            async with world.run(first):
-                await world.kubelet.register()
-                await world.until(X, State.REGISTERED)
+            async with world.serve(first, X):
                 share = "maxPerContainer" in before and "replicas" in before
                 device = next(name for name in world.published() if name.startswith("null"))
                 name = world.claim("u", X, device, **({"shareID": "u"} if share else {}))
@@ -134,8 +131,7 @@ def test_a_prepared_claim_is_prepared_again_as_before(
                     assert await world.kubelet.prepare(name, "u") == answer
             if returns == "rebooted":
                 reboot(world)
-            async with world.run(second):
-                await world.kubelet.register()
+            async with world.serve(second):
                 await until_applied(world)
                 again = await world.kubelet.prepare(name, "u")
                 nobody_looks = after is None or after["sources"] == [ELSEWHERE]

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.backends.dra.dra_backend import DraPublication
 from devhost.backends.dra.pool import (
     SLICE_MAX,
     PoolDevice,
@@ -18,8 +17,7 @@ from devhost.backends.dra.taints import PoolTaints
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Node, Snapshot, Verdict
 from devhost.model.records import ClaimedDevice
-from devhost.model.resource_state import State
-from tests.dra.test_dra_host import a_link_to_null, lead_to_zero
+from tests.dra.test_dra_host import SERIAL, a_link_to_null, lead_to_zero
 from tests.dra.world import World, eventually
 
 T: Final = "example.com/t"
@@ -28,34 +26,20 @@ KEY: Final = PoolKey("devhost", "node-1", "uid", f"node-1/{T}")
 
 
 def config_of(world: World, **keys: str) -> str:
-    more = "".join(f", {key}: {value}" for key, value in keys.items())
+    rest = "".join(f", {key}: {value}" for key, value in keys.items())
     return f"""
 version: v1
 resources:
-  - {{name: {T}, backend: dra, sources: [directory: {{path: {world.devices}}}], allocate: {{env: {{A: "${{id}}"}}}}{more}}}
+  - {{name: {T}, backend: dra, sources: [directory: {{path: {world.devices}}}], allocate: {{env: {{A: "${{id}}"}}}}{rest}}}
 """
 
 
-async def with_claim(world: World, device: str) -> str:
-    """Register, and prepare a claim for a device; return its name."""
-    await world.kubelet.register()
-    await world.until(T, State.REGISTERED)
-    name = world.claim("u", T, device)
-    assert not (await world.kubelet.prepare(name, "u")).error
-    return name
-
-
-# ── on a node ──
-
-
-async def test_device_that_a_claim_lost_evicts_its_pods_and_stays_until_the_claim_ends(
-    world: World,
-) -> None:
+async def test_lost_device_evicts_pods_and_stays_until_the_claim_ends(world: World) -> None:
     for name in "abc":
         (world.devices / name).touch()
     keys = {"evict": "true", "evictAfter": "100ms"}
-    async with world.run(config_of(world, **keys)):
-        name = await with_claim(world, "a")
+    async with world.serve(config_of(world, **keys), T):
+        name = await world.prepare("u", T, "a")
         await world.until_published("a", "b", "c")
         (world.devices / "a").unlink()
         (world.devices / "b").unlink()
@@ -71,8 +55,8 @@ async def test_device_that_a_claim_lost_evicts_its_pods_and_stays_until_the_clai
 
 async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> None:
     (world.devices / "a").touch()
-    async with world.run(config_of(world, evict="true", evictAfter="1h")):
-        await with_claim(world, "a")
+    async with world.serve(config_of(world, evict="true", evictAfter="1h"), T):
+        await world.prepare("u", T, "a")
         (world.devices / "a").unlink()
         await world.until_tainted(a=MISSING)
         (world.devices / "a").touch()
@@ -84,13 +68,11 @@ async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> Non
     [("evictAfter", 'id: "new-${name}", evictAfter'), ("devices}", "devices, exclude: [a]}")],
     ids=["another ID", "excluded"],
 )
-async def test_edit_that_takes_a_device_off_the_list_evicts_nobody(
-    world: World, edit: tuple[str, str]
-) -> None:
+async def test_device_removed_by_an_edit_evicts_nobody(world: World, edit: tuple[str, str]) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
-    async with world.run(config):
-        name = await with_claim(world, "a")
+    async with world.serve(config, T):
+        name = await world.prepare("u", T, "a")
         world.reload(config.replace(*edit))
         await eventually(lambda: world.taints().get("a"), world.taints)
         assert world.taints()["a"] == "devhost/unhealthy=not-offered:NoSchedule"
@@ -102,56 +84,40 @@ async def test_device_that_comes_back_with_another_number_evicts_its_pods(world:
     """Containers that run have the former node; those of a new sandbox have the present one."""
     link, config = a_link_to_null(world)
     config = config.replace("backend: dra", "backend: dra\n    evict: true\n    evictAfter: 0s")
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until("example.com/serial", State.REGISTERED)
-        name = world.claim("u", "example.com/serial", "tty0")
-        await world.kubelet.prepare(name, "u")
+    async with world.serve(config, SERIAL):
+        name = await world.prepare("u", SERIAL, "tty0")
         lead_to_zero(link)
         await world.until_tainted(tty0="devhost/unhealthy=renumbered:NoExecute")
         await world.kubelet.prepare(name, "u")
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
 
-async def test_device_of_two_claims_evicts_while_one_of_them_has_the_former_node(
-    world: World,
-) -> None:
+async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World) -> None:
     link, config = a_link_to_null(world)
     keys = "evict: true, evictAfter: 0s, replicas: 2, maxPerContainer: 1"
     config = config.replace("backend: dra", "backend: dra\n    " + keys.replace(", ", "\n    "))
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until("example.com/serial", State.REGISTERED)
-        names = {uid: world.claim(uid, "example.com/serial", "tty0", shareID=uid) for uid in "uv"}
+    async with world.serve(config, SERIAL):
+        names = {uid: world.claim(uid, SERIAL, "tty0", shareID=uid) for uid in "uv"}
         for uid, name in names.items():
             assert not (await world.kubelet.prepare(name, uid)).error
         lead_to_zero(link)
         renumbered = {"tty0": "devhost/unhealthy=renumbered:NoExecute"}
         await world.until_tainted(**renumbered)
-        await eventually(lambda: all(one["devices"][0]["moved"] for one in world.records()))
+        await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
-        served = world.served("example.com/serial")
-        assert served is not None
-        assert isinstance(served.publication, DraPublication)
-        assert served.publication.taints.by_name["tty0"].cause == "renumbered"
+        assert world.publication(SERIAL).taints.by_name["tty0"].cause == "renumbered"
         assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
 
-async def test_restart_with_a_lost_device_evicts_nobody_and_keeps_it_in_the_slice(
-    world: World,
-) -> None:
+async def test_restart_with_a_lost_device_evicts_nobody(world: World) -> None:
     (world.devices / "a").touch()
     config = config_of(world, evict="true", evictAfter="0s")
-    async with world.run(config):
-        await with_claim(world, "a")
+    async with world.serve(config, T):
+        await world.prepare("u", T, "a")
     (world.devices / "a").unlink()
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         await world.until_tainted(a="devhost/unhealthy=not-offered:NoSchedule")
-
-
-# ── pure ──
 
 
 def pool_of(*devices: HostDevice, **keys: Any) -> tuple[Resource, list[PoolDevice]]:
@@ -230,15 +196,15 @@ def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
 
 def test_device_is_lost_anew_after_each_time_that_it_was_there() -> None:
     lost = {"verdict": Verdict(Cause.NOT_FOUND, "text"), "absence": Missing(0.0)}
-    resource, both = pool_of(
+    resource, lost_pool = pool_of(
         host_device("a", **lost), host_device("b", **lost), evict=True, evictAfter="10s"
     )
     _, first = pool_of(host_device("a", **lost), host_device("b"))
     taints = PoolTaints()
-    for pool, now in ((both, 0.0), (first, 5.0), (both, 12.0)):
+    for pool, now in ((lost_pool, 0.0), (first, 5.0), (lost_pool, 12.0)):
         taints.update(resource, pool, claimed("a") | claimed("b"), now)
     assert taints.evicted == {"a"}
     assert taints.next_at == 22.0
-    taints.update(resource, both, claimed("a") | claimed("b"), 22.0)
+    taints.update(resource, lost_pool, claimed("a") | claimed("b"), 22.0)
     assert taints.evicted == {"a", "b"}
     assert taints.next_at is None

@@ -72,9 +72,7 @@ pytestmark = [needs_root, pytest.mark.program("dra")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_devices_below_pci_are_aligned_with_those_of_another_driver(
-    world: World, tmp_path: Path, version: str
-) -> None:
+async def test_devices_below_pci_are_aligned(world: World, tmp_path: Path, version: str) -> None:
     tree, binary = HostTree(tmp_path / "host"), dra_build.build(version)
     tree.hardware(HARDWARE)
     world.files, world.policy = HostFiles(str(tree.root)), replace(TRUSTED, dra=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -50,13 +51,9 @@ def resource(**keys: Any) -> Resource:
 
 
 def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
-    entries = device_entries(
-        resource(**keys), pool_devices(resource(**keys), snapshot(*devices)), {}, {}
-    )
+    pool = pool_devices(resource(**keys), snapshot(*devices))
+    entries = device_entries(resource(**keys), pool, {}, {})
     return {entry["name"]: entry for entry in entries}
-
-
-# ── names ──
 
 
 @given(ids)
@@ -69,7 +66,7 @@ def test_a_device_has_a_name_that_the_api_takes(advertised_id: str) -> None:
 
 @given(st.sets(st.one_of(ids, st.sampled_from(["a", "A", "a-", "a_", "á", "a" * 64, "a" * 65]))))
 def test_two_devices_never_share_a_name(advertised_ids: set[str]) -> None:
-    assert len({device_name(one) for one in advertised_ids}) == len(advertised_ids)
+    assert len({device_name(token) for token in advertised_ids}) == len(advertised_ids)
 
 
 @pytest.mark.parametrize("advertised_id", ["fake-0", "0", "a" * 63])
@@ -82,9 +79,7 @@ def test_an_id_that_is_a_label_is_the_name(advertised_id: str) -> None:
     | st.sampled_from(["n" * size for size in (180, 236)]),
     st.from_regex(r"[a-z]{1,9}\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,50}[A-Za-z0-9])?", fullmatch=True),
 )
-def test_names_are_those_that_the_api_and_the_policy_of_the_chart_take(
-    node: str, resource: str
-) -> None:
+def test_names_pass_the_api_and_the_policy_of_the_chart(node: str, resource: str) -> None:
     pool = pool_name(node, resource)
     (name,) = PoolKey("devhost", node, "uid", pool).slices(listed(1), 1)
     assert pool.startswith(f"{node}/")
@@ -98,9 +93,6 @@ def test_pools_of_names_that_differ_in_case_differ() -> None:
     for node in ("n", "n" * 236):
         similar = [f"example.com/{name}" for name in ("a.b", "a-b", "A-b", "a_b")]
         assert len({pool_name(node, resource) for resource in similar}) == 4
-
-
-# ── devices ──
 
 
 def test_all_devices_have_the_same_attributes() -> None:
@@ -153,32 +145,30 @@ prefers = st.sampled_from(["none", "spread", "packed", "numa"])
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.sampled_from([None, 1, 2]), prefers)
-def test_each_share_is_offered_once_in_the_order_of_prefer(
+def test_shares_are_offered_in_order(
     count: int, replicas: int, most: int | None, prefer: str
 ) -> None:
     devices, keys = [device(str(place)) for place in range(count)], {"maxPerContainer": most}
     keys = {key: value for key, value in keys.items() if value is not None}
     wanted = resource(replicas=replicas, prefer=prefer, **keys)
     pool = pool_devices(wanted, snapshot(*devices))
-    offered = [(one.device, offered.id) for one in pool for offered in one.ids]
+    offered = [(entry.device, offered.id) for entry in pool for offered in entry.ids]
     assert sorted(offered_id for _, offered_id in offered) == sorted(
-        offered.id for one in devices for offered in offered_ids(one.id, replicas)
+        offered.id for device in devices for offered in offered_ids(device.id, replicas)
     )
     if most == 1 or prefer == "packed":
-        assert [int(one.id) for one, _ in offered] == sorted(int(one.id) for one, _ in offered)
+        numbers = [int(device.id) for device, _ in offered]
+        assert numbers == sorted(numbers)
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
     entries = device_entries(wanted, pool, {}, {})
-    assert [entry["name"] for entry in entries] == [one.name for one in pool]
+    assert [entry["name"] for entry in entries] == [device.name for device in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()
     for write in writes(KEY, entries, {}, NOW):
         cluster.write(write)
     assert cluster.devices() == entries
-
-
-# ── writes ──
 
 
 class Cluster:
@@ -203,22 +193,16 @@ class Cluster:
         assert len(self.complete()) <= 1
 
     def complete(self) -> list[int]:
-        pools = [one["spec"]["pool"] for one in self.slices.values()]
-        return [
-            generation
-            for generation in {pool["generation"] for pool in pools}
-            if {generation: sum(pool["generation"] == generation for pool in pools)}
-            == {
-                pool["generation"]: pool["resourceSliceCount"]
-                for pool in pools
-                if pool["generation"] == generation
-            }
-        ]
+        pools = [entry["spec"]["pool"] for entry in self.slices.values()]
+        counts = Counter(pool["generation"] for pool in pools)
+        return [at for at, count in counts.items() if needed(pools, at) == {count}]
 
     def devices(self) -> list[object]:
-        return [
-            device for _, one in sorted(self.slices.items()) for device in one["spec"]["devices"]
-        ]
+        return [device for _, s in sorted(self.slices.items()) for device in s["spec"]["devices"]]
+
+
+def needed(pools: Sequence[Json], generation: int) -> set[int]:
+    return {pool["resourceSliceCount"] for pool in pools if pool["generation"] == generation}
 
 
 def listed(count: int, first: int = 0) -> Sequence[Json]:
@@ -276,7 +260,6 @@ values = st.recursive(
 
 @given(st.dictionaries(names, values))
 def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: Json) -> None:
-    """Nothing else ends what reads it."""
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         name, content = named_slice(answer)
         assert isinstance(name, str)

@@ -85,10 +85,8 @@ def writer_of(api: Api, directory: Path) -> SliceWriter:
     return writer
 
 
-def test_watches_that_fail_late_make_few_requests(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As those of an API server that is overloaded, or behind a proxy that is."""
+def test_late_failures_make_few_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An API server that is overloaded, or behind a proxy that is, fails so."""
 
     async def count() -> None:
         api = Api(watches_live_s=0.5)
@@ -123,9 +121,7 @@ def test_a_watch_that_lasts_is_good_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ready_s", [10.0, 25.0])
-def test_a_refused_write_is_tried_again_no_later_than_it_was_refused(
-    tmp_path: Path, ready_s: float
-) -> None:
+def test_refused_write_is_tried_again_in_time(tmp_path: Path, ready_s: float) -> None:
     """An API server that has just started knows no rights for some seconds."""
 
     async def write() -> None:

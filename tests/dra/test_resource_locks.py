@@ -8,8 +8,7 @@ import pytest
 
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from tests.dra.world import NODE, World, eventually
-from tests.support.api_server import StatusError
+from tests.dra.world import NODE, World, eventually, failing
 from tests.support.daemon import Daemon
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
@@ -47,7 +46,7 @@ def published(world: World) -> dict[str, list[str]]:
     devices: dict[str, list[str]] = {}
     for content in world.slices():
         spec = content["spec"]
-        devices.setdefault(spec["driver"], []).extend(one["name"] for one in spec["devices"])
+        devices.setdefault(spec["driver"], []).extend(device["name"] for device in spec["devices"])
     return devices
 
 
@@ -57,30 +56,25 @@ async def until_published(world: World, **devices: list[str]) -> None:
 
 
 async def test_of_two_drivers_one_publishes_a_resource(world: World) -> None:
-    """Also where the slices of the one that waits are still there: by them pods would come."""
     second = World.beside(world)
     config = resources(world, X)
-    async with world.run(config, driver=OLD):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(config, driver=NEW):
-            await second.kubelet.register()
-            await second.until(X, State.WAITING, BY_DRA)
-            await until_published(world, old=["x0", "x1"])
-            await world.stop()
-            await second.until(X, State.REGISTERED)
-            async with world.run(config, driver=OLD):
-                await world.until(X, State.WAITING, BY_DRA)
-                await until_published(world, new=["x0", "x1"])
-            assert second.state_of(X)[0] is State.REGISTERED
+    async with world.serve(config, X, driver=OLD), second.run(config, driver=NEW):
+        await second.kubelet.register()
+        await second.until(X, State.WAITING, BY_DRA)
+        await until_published(world, old=["x0", "x1"])
+        await world.stop()
+        await second.until(X, State.REGISTERED)
+        async with world.run(config, driver=OLD):
+            await world.until(X, State.WAITING, BY_DRA)
+            await until_published(world, new=["x0", "x1"])
+        assert second.state_of(X)[0] is State.REGISTERED
 
 
 @pytest.mark.parametrize("binary", REAL_KUBELETS)
 @pytest.mark.parametrize("backends", [("dra", "devicePlugin"), ("devicePlugin", "dra")])
-async def test_no_device_is_offered_by_both_backends_during_a_rollout(
+async def test_rollout_offers_by_one_backend(
     world: World, binary: Path, backends: tuple[str, str]
 ) -> None:
-    """Nor while the API server does not delete the slices of the instance that has ended."""
     world.pod_resources = world.directory / "kubelet-pr.sock"
     second = World.beside(world)
     old, new = (resources(world, X, backend=backend) for backend in backends)
@@ -92,24 +86,18 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
             _, allocatable = (await kubelet.capacity()).get(X, (0, 0))
             seen.append((min(before, len(world.published())), allocatable))
 
-    def keep_slices(verb: str, _path: str) -> None:
-        if verb == "DELETE":
-            raise StatusError(503, "away")
-
     def offers(backend: str, count: int) -> bool:
         return seen[-1:] == [(count, 0) if backend == "dra" else (0, count)]
 
     async with RealKubelet(binary, world.plugins, world.pod_resources) as kubelet:
         watching = asyncio.create_task(watch(kubelet))
-        async with world.run(old):
-            await world.kubelet.register()
+        async with world.serve(old):
             await eventually(lambda: offers(backends[0], 2), lambda: seen[-1:])
-            async with second.run(new):
-                await second.kubelet.register()
+            async with second.serve(new):
                 await second.until(X, State.WAITING, "another instance of devhost serves it")
                 (world.devices / "x" / "x2").touch()
                 await eventually(lambda: offers(backends[0], 3), lambda: seen[-1:])
-                world.api.fault = keep_slices
+                world.api.fault = failing(503, "away", "DELETE")
                 await world.stop()
                 if backends[0] == "dra":
                     await second.until(X, State.WAITING, "its slices are not deleted yet")
@@ -118,34 +106,27 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
                 await eventually(lambda: offers(backends[1], 3), lambda: seen[-1:])
         watching.cancel()
         await asyncio.wait({watching})
-    assert not [both for both in seen if all(both)]
+    assert not [pair for pair in seen if all(pair)]
 
 
-async def test_the_device_plugin_waits_for_dra_of_another_instance(
-    world: World, plugins: SimulatedKubelet
-) -> None:
-    """And its process deletes the pool then, which no resource there has."""
+async def test_device_plugin_waits_for_dra(world: World, plugins: SimulatedKubelet) -> None:
     second = World.beside(world)
-    async with world.run(resources(world, X), driver=OLD):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(resources(world, X, backend="devicePlugin"), driver=OLD):
-            await second.until(X, State.WAITING, BY_DRA)
-            assert not plugins.registrations
-            await until_published(world, old=["x0", "x1"])
-            await world.stop()
-            await plugins.wait(X, 2, 2)
-            await until_published(world)
-            assert second.state_of(X)[0] is State.REGISTERED
+    async with (
+        world.serve(resources(world, X), X, driver=OLD),
+        second.run(resources(world, X, backend="devicePlugin"), driver=OLD),
+    ):
+        await second.until(X, State.WAITING, BY_DRA)
+        assert not plugins.registrations
+        await until_published(world, old=["x0", "x1"])
+        await world.stop()
+        await plugins.wait(X, 2, 2)
+        await until_published(world)
+        assert second.state_of(X)[0] is State.REGISTERED
 
 
-async def test_dra_waits_for_the_device_plugin_of_another_driver(
-    world: World, plugins: SimulatedKubelet
-) -> None:
-    """Until then it refuses claims, and takes back what it has offered before."""
+async def test_dra_waits_for_the_device_plugin(world: World, plugins: SimulatedKubelet) -> None:
     second = World.beside(world)
-    async with second.run(resources(world, X), driver=NEW):
-        await second.kubelet.register()
+    async with second.serve(resources(world, X), driver=NEW):
         await until_published(world, new=["x0", "x1"])
     async with world.run(resources(world, X, backend="devicePlugin"), driver=OLD):
         await plugins.wait(X, 2, 2)
@@ -161,34 +142,27 @@ async def test_dra_waits_for_the_device_plugin_of_another_driver(
             assert not (await second.kubelet.prepare(claim, "u")).error
 
 
-async def test_a_pool_of_a_removed_resource_goes_with_the_instance_that_has_it(
-    world: World,
-) -> None:
+async def test_pool_of_a_removed_resource_goes_with_its_instance(world: World) -> None:
     second = World.beside(world)
-    async with world.run(resources(world, X, Y), driver=OLD):
-        await world.kubelet.register()
+    async with world.serve(resources(world, X, Y), driver=OLD):
         await until_published(world, old=["x0", "x1", "y0", "y1"])
-        async with second.run(resources(world, X), driver=OLD):
-            await second.kubelet.register()
+        async with second.serve(resources(world, X), driver=OLD):
             await second.until(X, State.WAITING, BY_DRA)
             await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.locks.unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])
-        async with world.run(resources(world, X, Y), driver=OLD):
-            await world.kubelet.register()
+        async with world.serve(resources(world, X, Y), driver=OLD):
             await until_published(world, old=["x0", "x1", "y0", "y1"])
 
 
 async def test_the_newer_instance_takes_over_without_a_write(world: World) -> None:
     second = World.beside(world)
     config = resources(world, X, Y)
-    async with world.run(config, driver=OLD):
-        await world.kubelet.register()
+    async with world.serve(config, driver=OLD):
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         before = [*world.api.requests]
-        async with second.run(config, driver=OLD):
-            await second.kubelet.register()
+        async with second.serve(config, driver=OLD):
             for name in (X, Y):
                 await second.until(name, State.WAITING, BY_DRA)
             await eventually(lambda: second.dra.writer.problem is None)
@@ -199,7 +173,7 @@ async def test_the_newer_instance_takes_over_without_a_write(world: World) -> No
 
 
 @pytest.mark.parametrize("backend", ["devicePlugin", "dra"])
-async def test_who_waits_takes_over_when_the_other_process_is_killed(
+async def test_killed_process_is_replaced(
     world: World, plugins: SimulatedKubelet, backend: str
 ) -> None:
     daemon = Daemon(world.directory)
@@ -209,26 +183,20 @@ async def test_who_waits_takes_over_when_the_other_process_is_killed(
     await daemon.start(resources(world, X, backend=backend))
     await world.kubelet.register()
     await daemon.logged("state", resource=X, state="Registered")
-    async with world.run(resources(world, X), driver=OLD):
-        await world.kubelet.register()
+    async with world.serve(resources(world, X), driver=OLD):
         await world.until(X, State.WAITING, BY_DRA if backend == "dra" else BY_PLUGIN)
         await daemon.kill()
         await world.until(X, State.REGISTERED)
         await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
 
 
-async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_write(
-    world: World,
-) -> None:
-    """And not while another one has the new file's."""
+async def test_removed_lock_is_taken_again_before_a_write(world: World) -> None:
     second = World.beside(world)
-    async with world.run(resources(world, X), driver=OLD):
-        await world.kubelet.register()
+    async with world.serve(resources(world, X), driver=OLD):
         await until_published(world, old=["x0", "x1"])
         for path in (world.plugins / "devhost-locks").iterdir():
             path.unlink()
-        async with second.run(resources(world, X), driver=NEW):
-            await second.kubelet.register()
+        async with second.serve(resources(world, X), driver=NEW):
             await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
             (world.devices / "x" / "x2").touch()
             await world.until(X, State.WAITING, BY_DRA)

@@ -15,15 +15,15 @@ from devhost.node.claim_files import ClaimFiles
 from devhost.node.node import Host
 from devhost.node.state_dir import directory_lock
 from tests.dra.test_dra_host import TOKEN, TOKENS
-from tests.dra.world import PodResourcesLists, World, eventually
+from tests.dra.world import World, eventually
 
 X, Y = "example.com/x", "example.com/y"
 
 
-def one_node(world: World, *, more: str = "", name: str = X) -> str:
+def one_node(world: World, *, keys: str = "", name: str = X) -> str:
     return (
         f"version: v1\nresources: [{{name: {name}, backend: dra, sources: "
-        f"[directory: {world.devices}]{more}}}]\n"
+        f"[directory: {world.devices}]{keys}}}]\n"
     )
 
 
@@ -31,43 +31,34 @@ def one_node(world: World, *, more: str = "", name: str = X) -> str:
 async def two_instances(world: World, config: str) -> AsyncIterator[World]:
     """Run two instances that kubelet has; yield the second, which waits for the lock of the first."""
     second = World.beside(world)
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(config):
-            await second.kubelet.register()
-            await eventually(lambda: any(r.devices.offered.devices for r in second.host.resources))
-            yield second
+    async with world.serve(config, X), second.run(config):
+        await second.kubelet.register()
+        await eventually(lambda: any(r.devices.offered.devices for r in second.host.resources))
+        yield second
 
 
-@pytest.mark.parametrize("other", [X, Y])
-async def test_a_node_of_two_drivers_is_prepared_by_the_second_when_the_first_has_ended(
-    world: World, other: str
-) -> None:
+@pytest.mark.parametrize("resource", [X, Y])
+async def test_second_driver_prepares_a_node_that_is_free(world: World, resource: str) -> None:
     (world.devices / "n0").touch()
     second = World.beside(world)
-    async with world.run(one_node(world), driver="one.example.com"):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(one_node(world, name=other), driver="two.example.com"):
-            await second.kubelet.register()
-            # Of one resource the second waits for its lock, and kubelet may ask it all the same.
-            await second.until(other, State.WAITING if other == X else State.REGISTERED)
-            world.claim("u1", X, "n0", driver="one.example.com", name="c1")
-            world.claim("u2", other, "n0", driver="two.example.com", name="c2")
-            assert not (await world.kubelet.prepare("c1", "u1")).error
-            refused = (await second.kubelet.prepare("c2", "u2")).error
-            assert "claim default/c1" in refused or "handed out" in refused
-            assert not await world.kubelet.unprepare("c1", "u1")
-            await eventually(lambda: not second.records())
-            while (await second.kubelet.prepare("c2", "u2")).error:
-                await asyncio.sleep(0.1)
+    async with (
+        world.serve(one_node(world), X, driver="one.example.com"),
+        second.serve(one_node(world, name=resource), driver="two.example.com"),
+    ):
+        # Of one resource the second waits for its lock, and kubelet may ask it all the same.
+        await second.until(resource, State.WAITING if resource == X else State.REGISTERED)
+        world.claim("u1", X, "n0", driver="one.example.com", name="c1")
+        world.claim("u2", resource, "n0", driver="two.example.com", name="c2")
+        assert not (await world.kubelet.prepare("c1", "u1")).error
+        refused = (await second.kubelet.prepare("c2", "u2")).error
+        assert "claim default/c1" in refused or "handed out" in refused
+        assert not await world.kubelet.unprepare("c1", "u1")
+        await eventually(lambda: not second.records())
+        while (await second.kubelet.prepare("c2", "u2")).error:
+            await asyncio.sleep(0.1)
 
 
-async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kubelet calls that one, and tries again after 10 s at the earliest what is refused."""
+async def test_claim_waits_for_first_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.devices / "n0").touch()
     go, apply_first = asyncio.Event(), Host._apply_first
 
@@ -76,24 +67,19 @@ async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
         await apply_first(host, config)
 
     second = World.beside(world)
-    async with world.run(one_node(world)):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
+    async with world.serve(one_node(world), X):
         monkeypatch.setattr(Host, "_apply_first", apply_late)
-        async with second.run(one_node(world)):
-            await second.kubelet.register()
+        async with second.serve(one_node(world)):
             name = world.claim("u1", X, "n0")
-            asked: list[str] = []
-            world.api.fault = lambda _verb, path: asked.append(path)
+            requests: list[str] = []
+            world.api.fault = lambda _verb, path: requests.append(path)
             prepared = asyncio.create_task(second.kubelet.prepare(name, "u1"))
-            await eventually(lambda: f"{CLAIMS}/{name}" in asked)
+            await eventually(lambda: f"{CLAIMS}/{name}" in requests)
             go.set()
             assert not (await prepared).error
 
 
-async def test_no_cdi_file_stays_of_a_claim_that_ends_while_another_instance_starts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ended_claim_leaves_no_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     second, write_file = World.beside(world), ClaimFiles.write_file
     answers: list[str] = []
 
@@ -102,26 +88,22 @@ async def test_no_cdi_file_stays_of_a_claim_that_ends_while_another_instance_sta
             answers.append(await world.kubelet.unprepare("c1", "u1"))
         await write_file(files, name, content)
 
-    async with world.run(TOKENS):
-        await world.kubelet.register()
-        await world.until(TOKEN, State.REGISTERED)
+    async with world.serve(TOKENS, TOKEN):
         world.claim("u1", TOKEN, "0", name="c1")
         assert not (await world.kubelet.prepare("c1", "u1")).error
         monkeypatch.setattr(ClaimFiles, "write_file", write_late)
-        async with second.run(TOKENS):
-            await second.kubelet.register()
+        async with second.serve(TOKENS):
             assert answers == [""]
             assert not world.cdi_files()
 
 
-@pytest.mark.parametrize("both", [False, True])
-async def test_the_newer_of_two_instances_prepares_with_steps(
-    world: World, monkeypatch: pytest.MonkeyPatch, both: bool
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_newer_of_two_runs_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    """The older may be asked, too, while the newer looks whether the claim can be prepared."""
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     async with two_instances(world, config) as second:
         world.claim("u1", X, "n0", name="c1")
         allocator = second.dra.claims._allocator
@@ -132,7 +114,7 @@ async def test_the_newer_of_two_instances_prepares_with_steps(
                 assert not (await world.kubelet.prepare("c1", "u1")).error
             return await complete(*record, run_steps=run_steps)
 
-        if both:
+        if at_once:
             monkeypatch.setattr(allocator, "complete", complete_late)
         assert not (await second.kubelet.prepare("c1", "u1")).error
         assert not (await second.kubelet.prepare("c1", "u1")).error
@@ -140,22 +122,19 @@ async def test_the_newer_of_two_instances_prepares_with_steps(
         assert marks.read_text() == "x\n"
 
 
-async def test_claims_that_two_instances_prepare_at_a_time_have_different_shares(
-    world: World,
-) -> None:
+async def test_claims_of_two_instances_have_different_shares(world: World) -> None:
     (world.devices / "n0").touch()
-    config = one_node(world, more=", replicas: 4, maxPerContainer: 1")
+    config = one_node(world, keys=", replicas: 4, maxPerContainer: 1")
     same = 0
     async with two_instances(world, config) as second:
         for number in range(30):
             uids = f"a{number}", f"b{number}"
             names = [world.claim(uid, X, "n0", shareID=uid) for uid in uids]
             answers = await asyncio.gather(
-                world.kubelet.prepare(names[0], uids[0]),
-                second.kubelet.prepare(names[1], uids[1]),
+                world.kubelet.prepare(names[0], uids[0]), second.kubelet.prepare(names[1], uids[1])
             )
             assert not [answer.error for answer in answers if answer.error]
-            ids = {one["claim"]: one["devices"][0]["id"] for one in world.records()}
+            ids = {record["claim"]: record["devices"][0]["id"] for record in world.records()}
             same += len({ids[uid] for uid in uids}) == 1
             for name, uid in zip(names, uids, strict=True):
                 assert not await second.kubelet.unprepare(name, uid)
@@ -167,65 +146,51 @@ async def test_a_claim_that_was_only_started_goes_on_with_its_share(world: World
     (world.devices / "n0").touch()
     go = world.directory / "go"
     steps = f"preStart: [{{waitFor: {go}}}]"
-    config = one_node(world, more=f", replicas: 2, maxPerContainer: 1, {steps}")
+    config = one_node(world, keys=f", replicas: 2, maxPerContainer: 1, {steps}")
     names = {uid: world.claim(uid, X, "n0", shareID=uid) for uid in "ab"}
     go.touch()
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
+    async with world.serve(config, X):
         assert not (await world.kubelet.prepare(names["a"], "a")).error
         go.unlink()
         asking = asyncio.create_task(world.kubelet.prepare(names["b"], "b"))
         await eventually(lambda: len(world.records()) == 2)
         await world.stop()
         asking.cancel()
-    assert {one["claim"]: one["state"] for one in world.records()} == {
+    assert {entry["claim"]: entry["state"] for entry in world.records()} == {
         "a": "completed",
         "b": "started",
     }
     go.touch()
-    async with world.run(config):
-        await world.kubelet.register()
+    async with world.serve(config):
         assert not await world.kubelet.unprepare(names["a"], "a")
         assert not (await world.kubelet.prepare(names["b"], "b")).error
         (record,) = world.records()
         assert (record["state"], record["devices"][0]["id"]) == ("completed", "n0::1")
 
 
-async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(
-    world: World, lists: PodResourcesLists
-) -> None:
-    """Its pod may have written to the device."""
+async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(world: World) -> None:
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     name = world.claim("u", X, "n0")
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
+    async with world.serve(config, X):
         assert not (await world.kubelet.prepare(name, "u")).error
-        lists.hold("one", X, "n0", claim=name)
+        world.lists.hold("one", X, "n0", claim=name)
     world.state.rename(world.directory / "lost")
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
+    async with world.serve(config, X):
         await eventually(lambda: world.holders(X))
         assert "delete the pod" in (await world.kubelet.prepare(name, "u")).error
         assert (marks.read_text(), world.records()) == ("x\n", [])
 
 
-async def test_no_step_of_a_claim_runs_before_the_claim_is_recorded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_step_before_the_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is slow has the record of the first try later, and the second try waits for it."""
     monkeypatch.setattr("devhost.backends.dra.prepared_claims._SAVE_S", 0.05)
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     name = world.claim("u", X, "n0")
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
+    async with world.serve(config, X):
         with directory_lock(world.state):
             for _ in range(2):
                 assert "cannot be recorded" in (await world.kubelet.prepare(name, "u")).error

@@ -16,7 +16,7 @@ from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.both_backends import BothBackends
-from devhost.backends.dra.dra_backend import DraBackend
+from devhost.backends.dra.dra_backend import DraBackend, DraPublication
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
@@ -26,7 +26,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
-from tests.support.api_server import StandInApiServer
+from tests.support.api_server import StandInApiServer, StatusError
 
 _PATIENCE_S: Final = 15.0
 NODE: Final = "node-1"
@@ -63,17 +63,11 @@ class World:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, config: str, driver: str = "devhost", *, with_dra: bool = True
+        self, config: str, driver: str = "devhost", *, until: str = "", with_dra: bool = True
     ) -> AsyncIterator["World"]:
-        """Run the host by a configuration."""
-        settings = Settings(
-            NODE,
-            self.files,
-            replace(self.policy, dra=with_dra),
-            settle_s=0.0,
-            state_dir=self.state,
-            cdi_dir=self.cdi,
-        )
+        """Run the host by a configuration; begin when a resource is registered."""
+        policy, paths = replace(self.policy, dra=with_dra), (self.state, self.cdi)
+        settings = Settings(NODE, self.files, policy, 0.0, *paths)
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiClient(self.url or self.api.url)
         pods, locks = plugins.pods, plugins.locks
@@ -82,9 +76,22 @@ class World:
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:
+            if until:
+                await self.until(until, State.REGISTERED)
             yield self
         finally:
             await self.stop()
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, config: str, *resources: str, driver: str = "devhost"
+    ) -> AsyncIterator[None]:
+        """Run the host, of which kubelet has the driver; begin when the resources are published."""
+        async with self.run(config, driver):
+            await self.kubelet.register()
+            for resource in resources:
+                await self.until(resource, State.REGISTERED)
+            yield
 
     async def stop(self) -> None:
         """End the host, as SIGTERM does."""
@@ -104,17 +111,15 @@ class World:
     def reload(self, config: str) -> None:
         self.host.apply(loads(config).require())
 
-    # ── what is seen ──
-
     def slices(self) -> list[ApiObject]:
-        return sorted(self.api.listed(PATH), key=lambda one: str(one["metadata"]["name"]))
+        return sorted(self.api.listed(PATH), key=lambda entry: str(entry["metadata"]["name"]))
 
     def published(self) -> list[str]:
         """Return the names of the devices in slices that pods may be given, in order."""
         return [device["name"] for device in self.devices_in_slices() if "taints" not in device]
 
     def devices_in_slices(self) -> list[ApiObject]:
-        return [device for one in self.slices() for device in one["spec"]["devices"]]
+        return [device for entry in self.slices() for device in entry["spec"]["devices"]]
 
     def taints(self) -> dict[str, str]:
         """Return the taint of each device that has one, as kubectl writes it."""
@@ -130,12 +135,20 @@ class World:
     async def until_published(self, *names: str) -> None:
         await eventually(lambda: self.published() == [*names], self.published)
 
-    def served(self, resource: str) -> ServedResource | None:
-        return next((one for one in self.host.resources if one.name == resource), None)
+    def has(self, resource: str) -> bool:
+        return any(served.name == resource for served in self.host.resources)
+
+    def served(self, resource: str) -> ServedResource:
+        return {served.name: served for served in self.host.resources}[resource]
+
+    def publication(self, resource: str) -> DraPublication:
+        publication = self.served(resource).publication
+        assert isinstance(publication, DraPublication)
+        return publication
 
     def state_of(self, resource: str) -> tuple[State, str | None]:
-        served = self.served(resource)
-        return (served.status.state, served.status.reason) if served else (State.PENDING, None)
+        status = self.served(resource).status if self.has(resource) else None
+        return (status.state, status.reason) if status else (State.PENDING, None)
 
     async def until(self, resource: str, state: State, reason: str = "") -> None:
         def seen() -> bool:
@@ -145,7 +158,7 @@ class World:
         await eventually(seen, lambda: self.state_of(resource))
 
     def holders(self, resource: str) -> dict[str, list[str]]:
-        shown = {one["name"]: one for one in self.status()["resources"]}
+        shown = {entry["name"]: entry for entry in self.status()["resources"]}
         return dict(shown[resource]["holders"]) if resource in shown else {}
 
     async def until_holders(self, resource: str) -> None:
@@ -175,15 +188,19 @@ class World:
         content = json.loads(path.read_text())
         return {device["name"]: device["containerEdits"] for device in content["devices"]}
 
-    # ── what is done ──
-
     def claim(self, uid: str, resource: str, *devices: str, name: str = "", **result: Any) -> str:
         """Make a claim that the scheduler has given devices; return its name."""
         name = name or f"claim-{next(self._names)}"
         extended = result.pop("extended", True)
-        given = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
-        results = [{**given, "device": device} for device in devices]
+        common = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
+        results = [{**common, "device": device} for device in devices]
         self.api.put(f"{CLAIMS}/{name}", claim(uid, results, extended=extended))
+        return name
+
+    async def prepare(self, uid: str, resource: str, *devices: str, **result: Any) -> str:
+        """Make a claim and prepare it; return its name."""
+        name = self.claim(uid, resource, *devices, **result)
+        assert not (await self.kubelet.prepare(name, uid)).error
         return name
 
 
@@ -210,22 +227,21 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             container.devices.add(resource_name=resource, device_ids=[device_id])
         return listed
 
-    def hold(
-        self,
-        pod: str,
-        resource: str,
-        device: str,
-        driver: str = "devhost",
-        share: str = "",
-        claim: str = "c",
-    ) -> None:
-        claimed = pods.ClaimResource(
-            driver_name=driver,
-            pool_name=f"{NODE}/{resource}",
-            device_name=device,
-            share_id=share,
-        )
+    def hold(self, pod: str, resource: str, device: str, claim: str = "c", **keys: Any) -> None:
+        """List a pod with a device, of a `driver_name` and with a `share_id`."""
+        keys = {"driver_name": "devhost", "pool_name": f"{NODE}/{resource}", **keys}
+        claimed = pods.ClaimResource(device_name=device, **keys)
         self.pods.setdefault(pod, []).append((claim, claimed))
+
+
+def failing(code: int, text: str, verb: str = "", path: str = "") -> Callable[[str, str], None]:
+    """Return a fault of the API server: of each request of a verb and below a path."""
+
+    def fail(of_verb: str, of_path: str) -> None:
+        if of_verb.startswith(verb) and of_path.startswith(path):
+            raise StatusError(code, text)
+
+    return fail
 
 
 async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:

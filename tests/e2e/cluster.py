@@ -221,8 +221,8 @@ class Cluster:
                 texts.append(str(error))
         return "\n".join(texts)
 
-    def _inside(self, *more: str) -> Sequence[str]:
-        return ["nsenter", f"--target={self._init}", "--mount", "--net", *more, "--"]
+    def _inside(self, *options: str) -> Sequence[str]:
+        return ["nsenter", f"--target={self._init}", "--mount", "--net", *options, "--"]
 
 
 def is_ready(entry: Json) -> bool:

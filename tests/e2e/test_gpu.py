@@ -19,7 +19,6 @@ from devhost.cli import main
 from devhost.fake_kubelet.state import AdmissionError, Answer
 from devhost.hostfs.files import HostFiles
 from devhost.library.plugin import TRUSTED
-from devhost.model.resource_state import State
 from tests.deploy import debian, machine
 from tests.dra.conftest import world as world  # noqa: PLC0414 (a fixture)
 from tests.dra.world import World
@@ -92,9 +91,7 @@ def compute(directory: Path, parts: dict[str, Any]) -> str:
     spec = json.loads((bundle / "config.json").read_text())
     args = [str(Path(sys.executable).resolve()), "-c", PROGRAM]
     spec["process"] |= {"args": args, "terminal": False, "env": parts["process"]["env"]}
-    spec["mounts"] = [
-        mount for mount in spec["mounts"] if mount["type"] not in ("cgroup", "mqueue")
-    ]
+    spec["mounts"] = [m for m in spec["mounts"] if m["type"] not in ("cgroup", "mqueue")]
     # What Python needs, without the driver's libraries.
     paths = [*map(Path, (sys.base_prefix, "/bin", "/lib", "/lib64", "/nix", "/opt"))]
     paths += [*Path("/usr").iterdir(), *Path("/usr/local").iterdir()]
@@ -147,9 +144,7 @@ async def test_a_container_computes_by_a_cdi_spec_of_the_vendor(tmp_path: Path) 
 
 async def test_a_container_computes_by_a_claim(world: World, tmp_path: Path) -> None:
     world.files, world.policy = HostFiles(str(ROOT)), replace(TRUSTED, dra=True)
-    async with world.run(json.dumps(config(backend="dra"))):
-        await world.kubelet.register()
-        await world.until(GPU, State.REGISTERED)
+    async with world.serve(json.dumps(config(backend="dra")), GPU):
         name = world.claim("u", GPU, world.published()[0])
         answer = await world.kubelet.prepare(name, "u")
         names = [name for device in answer.devices for name in device.cdi_device_ids]

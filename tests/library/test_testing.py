@@ -108,7 +108,7 @@ def test_tree_links_lead_nowhere_out_of_it(devhost_tree: HostTree, tmp_path: Pat
 
 @pytest.fixture(params=["root", "user"])
 def any_user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test run as root, and as a user who may not create device nodes."""
+    """Run a test as root, and as a user who may not create device nodes."""
 
     def refuse(path: Path, mode: int, device: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))

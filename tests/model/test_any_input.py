@@ -166,7 +166,7 @@ _STATES: Final = st.one_of(
 
 @fuzzed(0.05, 200, content=_STATES)
 def test_any_state_file(content: bytes) -> None:
-    """It is read whole or moved aside, and what is added can be read by the next process.
+    """The file is read whole or moved aside, and what is added can be read by the next process.
 
     A file that is damaged never looks like devices that were just allocated: they would be wiped.
     """

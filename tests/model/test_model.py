@@ -78,7 +78,7 @@ def test_a_renamed_file_with_a_symlink_leaves_its_former_id(names: list[str]) ->
 
 
 def test_a_node_that_a_resource_before_finds_by_a_symlink_stays() -> None:
-    """It stays for as long as nothing is edited."""
+    """The node stays for as long as nothing is edited."""
     before = Declared("example.com/p", sources=("d1/k*",))
     owner = Declared("example.com/q", sources=("d0",))
     machine = Machine.drawn([before, owner], "b1")

@@ -90,7 +90,7 @@ CASES: Final[dict[str, Callable[[], str]]] = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_of_a_mebibyte_is_judged_in_bounded_time(case: str) -> None:
-    """It is loaded or refused, with problems that can be read."""
+    """The file is loaded or refused, with problems that can be read."""
     text = CASES[case]()
     assert len(text.encode()) <= SIZE_MAX
     with bounded(HANG_S):

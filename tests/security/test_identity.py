@@ -274,7 +274,7 @@ def test_system_disk_is_refused_whole(tree: HostTree, root: str, system: str, fr
 
 
 @pytest.mark.parametrize(
-    ("source", "system", "doubtful", "others"),
+    ("source", "system", "doubtful", "rest"),
     [
         ("btrfs /dev/sda2", "sda sda1 sg0 sdb sdb2 sg1", "", "nvme0n1 nvme0 dm-0"),
         ("btrfs /dev/root", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
@@ -283,7 +283,7 @@ def test_system_disk_is_refused_whole(tree: HostTree, root: str, system: str, fr
     ],
 )
 def test_filesystem_of_several_disks_gives_none_of_them_by_a_wildcard(
-    tree: HostTree, source: str, system: str, doubtful: str, others: str
+    tree: HostTree, source: str, system: str, doubtful: str, rest: str
 ) -> None:
     """One that does not tell its disks makes a disk of the system of each."""
     tree.hardware(STACK)
@@ -292,7 +292,7 @@ def test_filesystem_of_several_disks_gives_none_of_them_by_a_wildcard(
         tree.link(f"/sys/fs/btrfs/uuid/devices/{name}2", f"/{disk.relative_to(tree.root)}")
     tree.file("/proc/1/mountinfo", f"22 1 0:30 / / rw - {source} rw\n")
     perhaps = SYSTEM.replace("the system", "perhaps the system").partition(")")[0]
-    for names, expected in ((system, SYSTEM), (doubtful, perhaps), (others, "None")):
+    for names, expected in ((system, SYSTEM), (doubtful, perhaps), (rest, "None")):
         for name in names.split():
             refusal = str(problem(tree, f"/dev/{name}", "/dev/*", "pci:*:*"))
             assert expected in refusal, name

@@ -65,8 +65,8 @@ def allocated(
 
     Its requests name drivers as DeviceClasses.
     """
-    asked = {"slices": [*slices], "claim": claim}
-    allocations = _asked(asked, binary, "-allocate", "-node", node) or ()
+    request = {"slices": [*slices], "claim": claim}
+    allocations = _asked(request, binary, "-allocate", "-node", node) or ()
     results = (result for allocation in allocations for result in allocation["devices"]["results"])
     return [result["device"] for result in results]
 

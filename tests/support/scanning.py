@@ -89,11 +89,11 @@ class Scans:
         self,
         after: float = 0.0,
         claimed: Callable[[str], str | None] = nobody,
-        found: Selection | None = None,
+        selection: Selection | None = None,
     ) -> Snapshot:
         """Scan once more, so many seconds after the last time."""
         self.now += after
-        selection = found or selected(self.scanner)
+        selection = selection or selected(self.scanner)
         self.last = snapshot_of(self.scanner, selection, self.last, claimed, self.now)
         return self.last
 

@@ -24,8 +24,8 @@ def rules(**section: Any) -> Rules:
 
 def allocate(of: Rules, ids: Iterable[str]) -> Allocation:
     """Return what a container receives with devices, in this order."""
-    given = [devices.device(one, devices.node(f"/dev/{one}")) for one in ids]
-    return combine(of, {"resource": "example.com/a", "nodeName": "node-1"}, given, ids)
+    granted = [devices.device(name, devices.node(f"/dev/{name}")) for name in ids]
+    return combine(of, {"resource": "example.com/a", "nodeName": "node-1"}, granted, ids)
 
 
 def test_allocation_larger_than_kubelet_takes_is_refused() -> None:
@@ -50,7 +50,7 @@ FULL: Final = rules(
     )
 )
 def test_allocation_in_any_order_is_the_same(orders: tuple[list[str], list[str]]) -> None:
-    one, other = (allocate(FULL, order) for order in orders)
-    assert one == other
+    first, second = (allocate(FULL, order) for order in orders)
+    assert first == second
     for mapping in ("envs", "annotations"):
-        assert list(getattr(one, mapping)) == list(getattr(other, mapping))
+        assert list(getattr(first, mapping)) == list(getattr(second, mapping))

@@ -49,8 +49,8 @@ def on(place: Path, hardware: str = ONE) -> HostTree:
 def test_serial_number_no_id_is_skipped(tmp_path: Path, raw: bytes, device: str | None) -> None:
     tree = on(tmp_path / "host")
     next((tree.root / "sys/devices").rglob("serial")).write_bytes(raw)
-    for more, expected in (("id: ${usb.serial}", device), ("", f"{PORT}1")):
-        host = Scans(tree.root, f"{SERIAL}\n{more}")
+    for keys, expected in (("id: ${usb.serial}", device), ("", f"{PORT}1")):
+        host = Scans(tree.root, f"{SERIAL}\n{keys}")
         assert host.states() == ({} if expected is None else {expected: None})
         assert bool(host.last.skipped) == (expected is None)
 
@@ -59,7 +59,7 @@ def test_serial_number_no_id_is_skipped(tmp_path: Path, raw: bytes, device: str 
     ("content", "matched"),
     [(b"\xff\xfe\n", False), (b"a\x01\nb\n", False), (b"x" * 4097, False), (b"x" * 4095, True)],
 )
-def test_attribute_no_short_text_is_not_matched(
+def test_attribute_of_odd_content_is_no_match(
     tmp_path: Path, content: bytes, matched: bool
 ) -> None:
     source = "sysfs: {subsystem: hwmon, attr: {label: '*'}, uevent: {OF_NAME: gpio}}"
@@ -67,8 +67,8 @@ def test_attribute_no_short_text_is_not_matched(
     (tree.root / "sys/devices/hwmon0/label").write_bytes(content)
     with (tree.root / "sys/devices/hwmon0/uevent").open("ab") as file:
         file.write(b"HID_NAME=\xff\nOF_NAME=gpio\n")
-    found = Scans(tree.root, f"sources: [{source}]").states()
-    assert found == ({"hwmon0": None} if matched else {})
+    states = Scans(tree.root, f"sources: [{source}]").states()
+    assert states == ({"hwmon0": None} if matched else {})
 
 
 def test_sysfs_file_vanished_raises_nothing(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_sysfs_file_vanished_raises_nothing(tmp_path: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             continue
         path.rename(aside := tmp_path / "aside")
-        found = Scans(tree.root, SERIAL).states()
+        states = Scans(tree.root, SERIAL).states()
         aside.rename(path)
-        assert f"{PORT}1.4" in found, path
-        assert set(found.values()) == {None}, path
+        assert f"{PORT}1.4" in states, path
+        assert set(states.values()) == {None}, path

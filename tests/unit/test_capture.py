@@ -50,9 +50,9 @@ def test_commands_say_the_same_of_a_machine_and_its_archive(name: str, tmp_path:
         ["init", "--yes"],
         ["plan", tmp_path / "any.yaml", "-o", "json", "--explain"],
     ):
-        first, *others = [called(*command, "--root", root).stdout for root in roots]
+        first, *archived = [called(*command, "--root", root).stdout for root in roots]
         assert len(first) > 1000
-        assert others == [first, first]
+        assert archived == [first, first]
 
 
 def test_archive_of_this_machine_shows_its_devices(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     for secret in SECRETS:
         assert secret.encode() not in content, secret
     shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
-    assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
+    assert [(device["usb"], device["serial"], device["nodes"]) for device in shown] == [
         ("1-2", "00000000004", ["enx000000000005", "/dev/ttyUSB0"]),
         ("1-3", "00000001", []),
         ("usb1", "0000:00:14.0", []),
@@ -143,9 +143,9 @@ def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_
     outside, root = tmp_path / "outside", tmp_path / "root"
     outside.mkdir()
     (outside / "secret").write_text("mine")
-    for one in members:
-        one.name = one.name.format(outside=outside)
-        one.linkname = one.linkname.format(outside=outside)
+    for info in members:
+        info.name = info.name.format(outside=outside)
+        info.linkname = info.linkname.format(outside=outside)
     file = tmp_path / "evil.tar"
     file.write_bytes(packed(*members))
     try:
@@ -168,7 +168,7 @@ def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_
         (packed(member("a/" * 2000)), "no archive of `devhost capture`"),
     ],
 )
-def test_archive_that_is_none_is_refused(
+def test_no_archive_is_refused(
     content: bytes, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
@@ -178,9 +178,7 @@ def test_archive_that_is_none_is_refused(
     assert problem in done.stderr
 
 
-def test_capture_beyond_its_bound_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capture_beyond_its_bound_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
     tree = HostTree(tmp_path / "host")
     for minor in range(20):

@@ -29,9 +29,6 @@ DEVICE_IDS = st.one_of(
 )
 
 
-# ── names ──────────────────────────────────────────────────────────────────────────────
-
-
 @given(RESOURCE_NAMES, DEVICE_IDS)
 @example("a/3.0", "-")
 def test_cdi_names_are_always_legal(resource: str, device_id: str) -> None:
@@ -45,12 +42,9 @@ def test_cdi_names_are_always_legal(resource: str, device_id: str) -> None:
 @example({"a/b.c", "a/b_c"}, {"a", "a-ca978112ca1b"})
 def test_cdi_names_are_distinct(resources: set[str], ids: set[str]) -> None:
     """Two files of one kind, or two devices of one name, are none for a runtime."""
-    assert len({cdi.kind(one) for one in resources}) == len(resources)
-    assert len({cdi.file_name(one) for one in resources}) == len(resources)
-    assert len({cdi.qualified_name(T, one) for one in ids}) == len(ids)
-
-
-# ── the file ───────────────────────────────────────────────────────────────────────────
+    assert len({cdi.kind(name) for name in resources}) == len(resources)
+    assert len({cdi.file_name(name) for name in resources}) == len(resources)
+    assert len({cdi.qualified_name(T, name) for name in ids}) == len(ids)
 
 
 def test_cdi_spec_of_a_whole_allocation() -> None:

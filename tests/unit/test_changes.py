@@ -1,4 +1,4 @@
-"""What is logged of two snapshots of a resource, and when devices are counted."""
+"""The log of two snapshots of a resource, and the counts of devices."""
 
 import asyncio
 import logging
@@ -19,17 +19,17 @@ def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCapture
     held = {"/dev/null": Verdict(Cause.SETTLING, "an earlier source may name it")}
     left_out = {"/dev/sda": Verdict(Cause.BAD_ID, "duplicate ID")}
     log_changes("example.com/a", snapshot(), snapshot(skipped=held | left_out))
-    assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
+    assert [record.fields["candidate"] for record in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
 
 
 def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some, and they are not healthy again when they first are."""
     caplog.set_level(logging.DEBUG)
-    found = snapshot(device("a", reason="not checked yet", cause=Cause.UNCHECKED))
+    after = snapshot(device("a", reason="not checked yet", cause=Cause.UNCHECKED))
     checked = snapshot(device("a"))
-    log_changes("example.com/a", snapshot(), found)
-    log_changes("example.com/a", found, checked)
-    assert [(one.levelname, one.message) for one in caplog.records] == [
+    log_changes("example.com/a", snapshot(), after)
+    log_changes("example.com/a", after, checked)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "device found"),
         ("INFO", "device is healthy"),
     ]
@@ -40,27 +40,26 @@ ONE = snapshot(device("a"))
 
 
 def test_device_counts_held_back_is_not_missing() -> None:
-    """Nor those of a source that cannot be read: another scan follows."""
     tested = DeviceCount(RESOURCE.name)
     waiting = snapshot(skipped={"/dev/x": Verdict(Cause.SETTLING, "a second")})
-    for found, missing in (
+    for now, missing in (
         (ONE, 0),
         (waiting, 0),
         (snapshot(error="not readable"), 0),
         (snapshot(), 1),
     ):
-        tested.update(RESOURCE, found)
+        tested.update(RESOURCE, now)
         assert tested.missing == missing
 
 
 def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
     tested = DeviceCount(RESOURCE.name)
     expected = []
-    for found in (ONE, snapshot(), None, snapshot(), ONE, snapshot()):
-        if found is None:
+    for now in (ONE, snapshot(), None, snapshot(), ONE, snapshot()):
+        if now is None:
             tested.accept_next = True
         else:
-            tested.update(RESOURCE, found)
+            tested.update(RESOURCE, now)
         expected.append(tested.expected)
     assert expected == [1, 1, 1, 0, 1, 1]
 
@@ -68,7 +67,7 @@ def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
 async def test_log_of_a_device_that_comes_and_goes_has_a_few_lines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As with a bad cable: how many devices are missing is logged with a pause, too."""
+    """A bad cable: how many devices are missing is logged with a pause, too."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(resource_status, "_EVERY_S", 3600.0)
     count = DeviceCount(RESOURCE.name)

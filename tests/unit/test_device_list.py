@@ -51,13 +51,13 @@ def fallen(device_id: str, entries: Mapping[str, AdvertisedDevice]) -> bool:
 
 
 def allowed(device_id: str, now: float, streams: list[History], calls: list[float]) -> bool:
-    """Say by the rule itself whether an ID may leave."""
+    """Return by the rule itself whether an ID may leave."""
     times = [history.unhealthy_since(device_id) for history in streams]
-    known = [time for time in times if time is not None]
-    if not known or len(known) != len(times):
+    ends = [time for time in times if time is not None]
+    if not ends or len(ends) != len(times):
         return False
-    told = max(known)
-    return told + LEAVE_AFTER <= now and not any(began <= told for began in calls)
+    last = max(ends)
+    return last + LEAVE_AFTER <= now and not any(began <= last for began in calls)
 
 
 LISTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([UP, DOWN]))
@@ -142,7 +142,6 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
 
 
 def test_device_list_id_held_by_a_pod_stays() -> None:
-    """It leaves when the last pod has let it go, without a further wait; others leave as ever."""
     device_list, stream = served("a", "b")
     held = {"a"}
     device_list.ids_held_by_pods = lambda: held
@@ -183,7 +182,6 @@ def test_device_list_leaving_id_has_numa_nodes_only_if_the_others_have() -> None
 
 
 def test_device_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
-    """Listed ones stay."""
     entry, last = AdvertisedDevice(True, (2**63 - 1,)), f"{79_999:060}"
     device_list = DeviceList()
     device_list.update({last: entry})

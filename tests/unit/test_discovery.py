@@ -1,4 +1,4 @@
-"""What sources find where the host is sick, odd or deep; the rest is in hardware/files.txt."""
+"""Sources where the host is sick, odd or deep; the rest is in hardware/files.txt."""
 
 import errno
 import inspect
@@ -41,7 +41,7 @@ def test_source_types_socket_finds_sockets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*", "{dev: '.*'}"])
-def test_source_unreadable_fails_alone(
+def test_unreadable_source_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     """A sick disk is not an empty one; the other sources are read all the same."""
@@ -125,11 +125,8 @@ def test_source_path_just_longer_than_path_max_is_skipped(deep: Path) -> None:
 
 @pytest.mark.parametrize("source", [f"directory: /{'d' * 300}", f"/{'d' * 300}/*"])
 def test_source_directory_with_too_long_a_name_is_a_failure(tmp_path: Path, source: str) -> None:
-    """If it is the source's own: that is a mistake, and no state."""
     assert look(tmp_path, source).failed_sources[0].startswith("File name too long")
 
-
-# ── block devices that the machine uses; the rest is in scans/in_use.txt ──
 
 # The kernel escapes blanks, tabs, line feeds and backslashes alone.
 ODD = ["a\fb", "a\rb", "a\vb", "a\x1cb", "a\x85b", "a\u2028b", os.fsdecode(b"\xff")]
@@ -148,7 +145,6 @@ def disks(tmp_path: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("name", ODD)
 def test_block_use_of_an_odd_name_is_one_line(disks: Path, name: str) -> None:
-    """What stands behind the name, what was mounted or swapped on, counts."""
     mount = rf"30 1 0:44 /{name}\040c /home/{name}\040d rw - btrfs /dev/vda rw" + "\n"
     (disks / "proc/1/mountinfo").write_bytes(os.fsencode(mount))
     swaps = f"Filename\tType\n/{name}\\040c     file\t8\n/dev/vdb      partition\t8\n"

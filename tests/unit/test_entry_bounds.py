@@ -1,4 +1,4 @@
-"""What a directory may bring is bounded, and what is beyond says so."""
+"""The bounds of directories, and the messages beyond them."""
 
 import errno
 import os
@@ -24,13 +24,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
 
 
-# ── entries ──
-
-
 @pytest.mark.parametrize("source", SOURCES)
-def test_entries_beyond_limit_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_entries_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     (tmp_path / "d").mkdir()
     for number in range(9):
@@ -42,10 +37,9 @@ def test_entries_beyond_limit_fail(
 
 
 @pytest.mark.parametrize("character", ["x" * 4, "\N{GRINNING FACE}"])
-def test_entries_with_long_paths_count_more(
+def test_long_paths_count_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, character: str
 ) -> None:
-    """By the memory that they take: four bytes for each character where one needs them."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     monkeypatch.setattr("devhost.hostfs.files.ENTRY_BYTES", 100)
     (tmp_path / "d").mkdir()
@@ -60,13 +54,11 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "d" / "/".join(["e"] * 12)
     path.mkdir(parents=True)
     (path / "x").touch()
-    found = look(tmp_path, "/d/**/e/**/e/**/x")
-    assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
+    listing = look(tmp_path, "/d/**/e/**/e/**/x")
+    assert [node.name for node in listing.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entry_quota_leaves_each_location_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     quota = EntryQuota(total=15)
     for location in (1, 2, 3):
         quota.add(location)
@@ -87,9 +79,6 @@ def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
     assert quota.used == 4 + 2
 
 
-# ── entries that cannot be read ──
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("source", ["directory: /d", "/d/**", "/d/*/x", "/d/evil"])
 def test_entry_that_cannot_be_read_is_skipped_alone(
@@ -102,36 +91,33 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
     lstat, scandir = os.lstat, os.scandir
 
     def sick(function: Any) -> Any:
-        def touch(path: str, *more: Any, **options: Any) -> Any:
+        def touch(path: str, *rest: Any, **options: Any) -> Any:
             if "/d/evil" in str(path):
                 raise OSError(number, os.strerror(number), str(path))
-            return function(path, *more, **options)
+            return function(path, *rest, **options)
 
         return touch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", sick(lstat))
         patch.setattr(os, "scandir", sick(scandir))
-        found = look(tmp_path, source)
-    assert not found.failed_sources
-    assert [node.name for node in found.nodes] == [
+        listing = look(tmp_path, source)
+    assert not listing.failed_sources
+    assert [node.name for node in listing.nodes] == [
         node.name for node in before.nodes if "evil" not in node.path
     ]
-    skipped = skip_reasons(found.skipped).items()
+    skipped = skip_reasons(listing.skipped).items()
     unread = {candidate for candidate, reason in skipped if "cannot be read" in reason}
     assert unread <= {"/d/evil", "/d/evil/x"}
-    assert found.unreadable
-
-
-# ── watches ──
+    assert listing.unreadable
 
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    targets = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
-    places = {use.watch for use in found.uses if not use.entry}
-    return len(places), str(found.error.strerror) if found.error else ""
+    places = {use.watch for use in targets.uses if not use.entry}
+    return len(places), str(targets.error.strerror) if targets.error else ""
 
 
 def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +140,6 @@ def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
     (tmp_path / "shm" / "below").mkdir(parents=True)
     (tmp_path / "usb").mkdir()
     assert watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")})) == (2, "")
-
-
-# ── lists ──
 
 
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:

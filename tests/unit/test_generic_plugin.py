@@ -1,11 +1,13 @@
-"""What a converted file plans is what generic-device-plugin offers, by its sources.
+"""A converted file plans what generic-device-plugin offers, by its sources.
 
-Its discovery is in deviceplugin/path.go and usb.go: what it offers for each row below, on a host
-with these nodes, was taken from there. A directory stands for its nodes: the runtime expands it.
+Its discovery is in deviceplugin/path.go and usb.go: what it offers for each case of generic_plugin.txt, on a host with
+these nodes, was taken from there. A directory stands for its nodes: the runtime expands it.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -36,69 +38,12 @@ TRUSTED: Final = Policy(trusted=True)
 AllocatedNodes = set[tuple[str, ...]]
 
 
-class Offer(NamedTuple):
-    """Groups of a device of the plugin, and what it then offers.
-
-    Attributes:
-        devices: What a container gets of each, in the order of the groups: HOST[>CONTAINER], below
-            /dev.
-        shares: In how many containers each may be.
-        permissions: Those of the nodes.
-    """
-
-    groups: str
-    devices: Sequence[str]
-    shares: int = 1
-    permissions: str = "mrw"
-
-
-def list_directory(name: str) -> str:
-    return " ".join(f"{name}/{part}" for part in AT[name].split())
-
-
-OFFERS: Final = [
-    Offer("{paths: [{path: /dev/ttyUSB*}]}", ["ttyUSB0", "ttyUSB1"]),
-    Offer("{paths: [{path: /dev/ttyUSB*}]}, {paths: [{path: /dev/ttyACM*}]}", ["ttyUSB0", "ttyUSB1", "ttyACM0"]),
-    Offer("{count: 3, paths: [{path: /dev/fuse}]}", ["fuse"], 3),
-    Offer("{paths: [{path: /dev/fuse, mountPath: /dev/x}]}", ["fuse>x"]),
-    Offer("{paths: [{path: /dev/ttyUSB*, mountPath: /dev/s/}]}", ["ttyUSB0>s/ttyUSB0", "ttyUSB1>s/ttyUSB1"]),
-    Offer("{paths: [{path: /dev/fuse, permissions: r}]}", ["fuse"], permissions="r"),
-    # a directory, whatever its name
-    Offer("{count: 2, paths: [{path: /dev/snd}]}", [list_directory("snd")], 2),
-    Offer("{paths: [{path: /dev/input}, {path: /dev/uinput}]}", [f"{list_directory('input')} uinput"]),
-    Offer("{paths: [{path: /dev/acme}]}", [list_directory("acme")]),
-    Offer("{paths: [{path: '/dev/acm[d-f]'}]}", []),
-    Offer("{paths: [{path: /dev/bus/usb/*}]}", ["bus/usb/001/001 bus/usb/001/007 bus/usb/001/008 bus/usb/001/009"]),
-    # several paths: each is required, unless optional, and the least matches count
-    Offer("{paths: [{path: /dev/fuse}, {path: /dev/kfd}]}", ["fuse kfd"]),
-    Offer("{paths: [{path: /dev/fuse}, {path: /dev/gone}]}", []),
-    Offer("{paths: [{path: /dev/sda}, {path: /dev/fuse}]}", ["sda fuse"]),
-    Offer("{paths: [{path: /dev/gone}, {path: /dev/fuse}]}", []),
-    Offer("{paths: [{path: /dev/gone, optional: true}, {path: /dev/fuse}]}", ["fuse"]),
-    Offer("{paths: [{path: /dev/fuse, optional: true}, {path: /dev/kfd}]}", ["kfd fuse"]),
-    Offer("{paths: [{path: /dev/gone, optional: true}, {path: /dev/fuse, optional: true}]}", ["fuse"]),
-    Offer("{paths: [{path: /dev/gone, optional: true}]}", []),
-    Offer("{paths: [{path: /dev/ttyUSB*}, {path: /dev/fuse}]}", ["ttyUSB0 fuse"]),
-    Offer("{paths: [{path: /dev/fuse, limit: 5}, {path: /dev/ttyUSB*}]}", ["ttyUSB0 fuse", "ttyUSB1 fuse"]),
-    # several groups of several paths
-    Offer(
-        "{paths: [{path: /dev/snd/controlC0}, {path: /dev/snd/pcmC0D0c}]}, "
-        "{paths: [{path: /dev/snd/controlC1, mountPath: /dev/snd/controlC0}, "
-        "{path: /dev/snd/pcmC1D0c, mountPath: /dev/snd/pcmC0D0c}]}",
-        ["snd/controlC0 snd/pcmC0D0c", "snd/controlC1>snd/controlC0 snd/pcmC1D0c>snd/pcmC0D0c"],
-    ),
-    Offer(
-        "{paths: [{path: /dev/kfd}, {path: /dev/dri/renderD128}]}, "
-        "{paths: [{path: /dev/kfd}, {path: /dev/dri/renderD129}]}",
-        ["dri/renderD128 kfd", "dri/renderD129 kfd"],
-    ),
-    # USB: what a group matches is one device
-    Offer("{usb: [{vendor: 0403, product: 6001}]}", ["bus/usb/001/009"], permissions="rw"),
-    Offer("{usbs: [{vendor: 0x1a86, product: 0x7523, serial: ''}], paths: [{path: ''}]}", ["bus/usb/001/007 bus/usb/001/008"], permissions="rw"),
-    Offer("{usb: [{vendor: 1a86, product: 7523}, {vendor: 403, product: 6001}]}", ["bus/usb/001/007 bus/usb/001/008 bus/usb/001/009"], permissions="rw"),
-    Offer("{usb: [{vendor: 1A86, product: 7523}]}, {usb: [{vendor: 403, product: 6001}]}", ["bus/usb/001/007 bus/usb/001/008", "bus/usb/001/009"], permissions="rw"),
-    Offer("{usb: [{vendor: 403, product: 6001, serial: A2}]}", [], permissions="rw"),
-]  # fmt: skip
+# What the plugin offers of each.
+OFFERS: Final = re.findall(
+    r"^== (.*?)(?: [|] (\d*) ?(\w*))?\n((?:  .*\n)*)",
+    Path(__file__).with_name("generic_plugin.txt").read_text(),
+    re.MULTILINE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,13 +89,15 @@ def list_nodes(text: str, permissions: str) -> AllocatedNodes:
 
 
 @needs_root
-@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.groups)
-def test_converted_device_offers_what_the_plugin_does(offer: Offer, host: HostFiles) -> None:
-    (entry,) = convert_settings(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
+@pytest.mark.parametrize(("groups", "shares", "permissions", "devices"), OFFERS)
+def test_converted_device_offers_what_the_plugin_does(
+    groups: str, shares: str, permissions: str, devices: str, host: HostFiles
+) -> None:
+    (entry,) = convert_settings(f"devices: [{{name: a, groups: [{groups}]}}]", host)
     (plan,) = plan_devices([entry], host, TRUSTED)
-    expected = [list_nodes(text, offer.permissions) for text in offer.devices]
+    expected = [list_nodes(text, permissions or "mrw") for text in devices.splitlines()]
     assert sorted(map(sorted, plan)) == sorted(map(sorted, expected))
-    assert entry.resource.get("replicas", 1) == offer.shares
+    assert entry.resource.get("replicas", 1) == int(shares or 1)
 
 
 @needs_root

@@ -35,9 +35,9 @@ def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    one = Kernel(monkeypatch)
-    yield one
-    one.close()
+    watched = Kernel(monkeypatch)
+    yield watched
+    watched.close()
 
 
 async def with_two_sticks(directory: Path, hosting: Hosting, standin: SimulatedKubelet) -> HostTree:
@@ -49,7 +49,7 @@ async def with_two_sticks(directory: Path, hosting: Hosting, standin: SimulatedK
     return tree
 
 
-async def test_stick_replugged_is_listed_by_events(
+async def test_replugged_stick(
     tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
     tree = await with_two_sticks(tmp_path, hosting, standin)
@@ -113,7 +113,7 @@ def loop() -> Iterator[int]:
     os.close(control)
 
 
-async def test_loop_device_is_listed_by_events(
+async def test_loop_device_is_listed(
     loop: int, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
     source = f"sysfs: {{subsystem: block, name: loop{LOOP}}}"

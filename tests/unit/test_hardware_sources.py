@@ -1,4 +1,4 @@
-"""What sources find of files and hardware: hardware/*.txt has trees, sources, and the devices of each.
+"""Devices of files and hardware: hardware/*.txt has trees, sources, and the devices of each.
 
 A line ``$ …`` has the sources of a resource, and behind ``|`` its further options; ``+ …`` is a
 second resource of the same file. ``? …`` shows the variables of templates too. What is found is below.
@@ -115,28 +115,29 @@ def _shown(block: str, tree: HostTree) -> str:
 def _found(block: str, tree: HostTree) -> Iterator[str]:
     config = "version: v1\nresources:\n"
     for sign, sources, options in re.findall(r"^([$?+]) (.*?)(?: [|] (.*))?$", block, re.MULTILINE):
-        one = sources if sources[0] in "{/" else f"{{{sources}}}"
+        shown = sources if sources[0] in "{/" else f"{{{sources}}}"
         name = "b" if sign == "+" else "a"
-        config += f"- {{name: example.com/{name}, sources: [{one}], {options}}}\n"
-    for found in report(loads(config).require(), HostFiles(str(tree.root)), Policy(), "node"):
-        for device in found.snapshot.devices.values():
+        config += f"- {{name: example.com/{name}, sources: [{shown}], {options}}}\n"
+    for resource in report(loads(config).require(), HostFiles(str(tree.root)), Policy(), "node"):
+        for device in resource.snapshot.devices.values():
             reason = reason_of(device)
             unhealthy = f" ({reason})" if reason else ""
             nodes = ", ".join(node.shown or "no node" for node in device.nodes)
             yield f"{device.id}: {nodes}{unhealthy}"
             yield from _variables(device) if "\n?" in f"\n{block}" else ()
-        yield from (f"skipped {one.candidate}: {reason_of(one)}" for one in found.snapshot.skipped)
-        yield from (f"error: {one}" for one in (found.snapshot.error,) if one)
-        yield from (f"warning: {one}" for one in found.warnings if "--allow-device" not in one)
+        skipped = resource.snapshot.skipped
+        yield from (f"skipped {entry.candidate}: {reason_of(entry)}" for entry in skipped)
+        yield from (f"error: {error}" for error in (resource.snapshot.error,) if error)
+        yield from (f"warning: {w}" for w in resource.warnings if "--allow-device" not in w)
 
 
 def _variables(device: HostDevice) -> Iterator[str]:
     """Yield those of the first node; of what a role repeats, the path."""
-    found = variables(device.nodes[0], device.id, device.nodes)
+    by_name = variables(device.nodes[0], device.id, device.nodes)
     roles = tuple(
-        f"{name.removesuffix('realpath')}" for name in found if name.endswith(".realpath")
+        f"{name.removesuffix('realpath')}" for name in by_name if name.endswith(".realpath")
     )
-    for name, value in sorted(found.items()):
+    for name, value in sorted(by_name.items()):
         if not name.startswith(roles) or name.endswith(".path"):
             yield f"  {name}={value}"
 
@@ -155,7 +156,7 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
 @pytest.mark.parametrize(
     ("kind", "variables_of_kind"), [("usb", USB_VARIABLES), ("pci", PCI_VARIABLES)]
 )
-def test_each_variable_of_a_source_is_an_option(
+def test_each_variable_is_an_option(
     kind: str, variables_of_kind: frozenset[str], tmp_path: Path
 ) -> None:
     tree = HostTree(tmp_path / "host")
@@ -169,7 +170,7 @@ def test_each_variable_of_a_source_is_an_option(
         option = OPTIONS.get(name, f"{name.rpartition('.')[2]}: VALUE, node: NODE")
         option = option.replace("VALUE", f"'{values[name]}'").replace("NODE", str(node.role))
         nodes = look(tree.root, f"{kind}: {{{option}}}").nodes
-        wrong |= {option: nodes} if [other.id for other in nodes] != [node.id] else {}
+        wrong |= {option: nodes} if [peer.id for peer in nodes] != [node.id] else {}
     assert not wrong
 
 
@@ -182,15 +183,14 @@ def without_file(tree: HostTree, subsystem: str = "net") -> dict[str, NodeId]:
 def same(before: dict[str, NodeId], after: dict[str, NodeId], *, same_boot: bool) -> set[str]:
     """Return which names before and after may be of one device."""
     return {
-        f"{name} {other}"
+        f"{name} {later}"
         for name, former in before.items()
-        for other, node_id in after.items()
+        for later, node_id in after.items()
         if not former.keys_in(same_boot=same_boot).isdisjoint(node_id.keys)
     }
 
 
 def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
-    """Also those that share a port, or that nothing carries: by the number of the interface."""
     tree = HostTree(tmp_path / "host")
     tree.hardware(INTERFACES)
     before = without_file(tree)
@@ -202,15 +202,12 @@ def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
     after = without_file(tree)
     assert before["eth0"] == after["eth1"]
     assert before["eth1"] == after["eth0"]
-    for name, other in (("can0", "can1"), ("can1", "can0"), ("dummy0", "dummy1")):
-        assert before[name].entity == after[other].entity
+    for name, peer in (("can0", "can1"), ("can1", "can0"), ("dummy0", "dummy1")):
+        assert before[name].entity == after[peer].entity
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_interface_that_comes_back_is_known_by_its_port_or_by_its_name(
-    tmp_path: Path, same_boot: bool
-) -> None:
-    """From another network namespace, or after a boot, and with another number."""
+def test_interface_comes_back_by_port_or_name(tmp_path: Path, same_boot: bool) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(INTERFACES)
     before = without_file(tree)
@@ -246,7 +243,6 @@ def test_interface_that_nothing_carries_is_not_the_next_one(tmp_path: Path) -> N
 
 
 def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> None:
-    """Such as a Bluetooth adapter, which has no file either."""
     tree = HostTree(tmp_path / "host")
     tree.hardware("platform serial0\n  bluetooth hci0\nplatform serial1\n  bluetooth hci1\n")
     before = without_file(tree, "bluetooth")

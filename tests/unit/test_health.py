@@ -69,9 +69,6 @@ def state(files: HostFiles, text: str | bytes, mode: int = 0o644) -> str:
     return "/state"
 
 
-# ── readable, writable ─────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("how", ["readable", "writable"])
 def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: HostFiles) -> None:
     host = HostFiles()
@@ -79,14 +76,14 @@ def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: Hos
     assert passed(checked(host, device(host, "/tmp"), how))
     assert passed(checked(files, token(), how))  # which has nothing to open
     path = state(files, "some text")
-    found = device(files, path)
+    link = device(files, path)
     Path(files.to_local("/dev/link")).symlink_to(path)  # followed below the root
     with socket.socket(socket.AF_UNIX) as server:  # it is not connected to
         server.bind(files.to_local("/socket"))
         assert passed(checked(files, device(files, path, "/dev/link", "/socket"), how))
     assert Path(files.to_local(path)).read_text() == "some text"
     Path(files.to_local(path)).unlink()
-    assert checked(files, found, how).failure == f"{how}: /state: No such file or directory"
+    assert checked(files, link, how).failure == f"{how}: /state: No such file or directory"
     assert not Path(files.to_local(path)).exists()
 
 
@@ -108,22 +105,20 @@ def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidd
     failure: str | None,
     unknown: str | None,
 ) -> None:
-    found = device(files, state(files, ""))
+    node = device(files, state(files, ""))
 
     def refuse(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr("devhost.devices.health_check.os.open", refuse)
-        outcome = checked(files, found, "readable")
+        outcome = checked(files, node, "readable")
     assert outcome.failure == failure
     assert (unknown is None) is (outcome.unknown is None)
     assert (unknown or "") in (outcome.unknown or "")
 
 
-def test_file_check_that_may_not_be_read_names_the_setting(
-    files: HostFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_check_names_the_setting(files: HostFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path, number = state(files, "x"), errno.EACCES
     refuse = Mock(side_effect=OSError(number, os.strerror(number)))
     with monkeypatch.context() as patch:
@@ -135,10 +130,10 @@ def test_file_check_that_may_not_be_read_names_the_setting(
 
 
 def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFiles) -> None:
-    found = device(files, state(files, "bad"))
+    node = device(files, state(files, "bad"))
     outcome = checked(
         files,
-        found,
+        node,
         {"exec": ["true"]},
         {"file": {"path": "${path}", "matches": "good"}},
         {"exec": ["touch", "${path}.touched"]},
@@ -152,8 +147,8 @@ def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFile
 def test_health_check_of_fifo_does_not_open_it(files: HostFiles) -> None:
     """Or it would be a reader for whom a writer has waited, and whose bytes are lost."""
     os.mkfifo(files.to_local("/fifo"))
-    found = device(files, "/fifo")
-    assert passed(checked(files, found, "readable", "writable"))
+    pipe = device(files, "/fifo")
+    assert passed(checked(files, pipe, "readable", "writable"))
     written = threading.Event()
 
     def write() -> None:
@@ -163,22 +158,19 @@ def test_health_check_of_fifo_does_not_open_it(files: HostFiles) -> None:
 
     threading.Thread(target=write, daemon=True).start()
     for _ in range(20):
-        assert passed(checked(files, found, "readable", "writable"))
+        assert passed(checked(files, pipe, "readable", "writable"))
     assert not written.is_set()
     assert Path(files.to_local("/fifo")).read_text() == "kept"
 
 
 @needs_root
 def test_health_check_writable_on_read_only_filesystem_fails(files: HostFiles) -> None:
-    """It is what a sick disk becomes."""
+    """A sick disk becomes read-only."""
     disk = Path(files.to_local("/disk"))
     with mounts.tmpfs(disk):
         mounts.read_only(disk, on=True)
         outcome = checked(files, device(files, "/disk"), "readable", "writable")
         assert outcome.failure == "writable: /disk: Read-only file system"
-
-
-# ── file ───────────────────────────────────────────────────────────────────────────────
 
 
 def content(
@@ -230,7 +222,6 @@ def test_file_check_of_other_than_a_regular_file_fails(files: HostFiles) -> None
 
 
 def test_file_check_below_a_private_directory_tells_nothing(files: HostFiles) -> None:
-    """Nor whether there is such a file; more attacks are in tests/security/test_checks.py."""
     private = Path(files.to_local("/private"))
     private.mkdir()
     (private / "file").write_text("secret")
@@ -252,8 +243,6 @@ def test_file_check_path_is_rendered_for_each_node(files: HostFiles) -> None:
     assert outcome.failure == "file: /state1: its content does not match 'good'"
     assert passed(checked(files, device(files, "/dev/0"), probe))
 
-
-# ── exec ───────────────────────────────────────────────────────────────────────────────
 
 ALLOWED = Policy(("*",), allow_exec=True, enforced=True)
 
@@ -298,10 +287,7 @@ def test_exec_check_of_missing_program_fails(files: HostFiles) -> None:
     assert "null byte" in str(commanded(files, token(), "true", "\0").failure)
 
 
-def test_exec_check_that_hangs_is_killed_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when it ignores the polite signals; what it said last is reported."""
+def test_hanging_exec_check_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids, begun = tmp_path / "pids", tmp_path / "begun"
     script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; > {begun}; wait"
     with monkeypatch.context() as patch:
@@ -315,7 +301,6 @@ def test_exec_check_that_hangs_is_killed_with_its_children(
 
 
 def test_exec_check_timeout_is_for_all_commands_together(files: HostFiles) -> None:
-    """A command for which no time is left is not started."""
     outcome = checked(
         files,
         token(),

@@ -35,13 +35,13 @@ def farm(root: Path, links: dict[str, str | None]) -> None:
 
 
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), TARGETS)
-def test_symlinks_of_any_kind_stay_below_the_root(links: dict[str, str | None], asked: str) -> None:
+def test_symlinks_of_any_kind_stay_inside(links: dict[str, str | None], wanted: str) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         root = Path(made).resolve() / "root"
         root.mkdir()
         farm(root, links)
         files = HostFiles(str(root))
-        path = "/" + asked.lstrip("/")
+        path = "/" + wanted.lstrip("/")
         resolved = files.resolve(path)
         assert ".." not in resolved.split("/")
         if files.stat(path) is not None:
@@ -51,12 +51,10 @@ def test_symlinks_of_any_kind_stay_below_the_root(links: dict[str, str | None], 
 
 
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), RELATIVE)
-def test_symlinks_below_machine_root_resolve_as_usual(
-    links: dict[str, str | None], asked: str
-) -> None:
+def test_symlinks_below_the_root_resolve(links: dict[str, str | None], wanted: str) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         farm(Path(made), links)
-        path = f"{made}/{asked}"
+        path = f"{made}/{wanted}"
         assert HostFiles().resolve(path) == os.path.realpath(path)
 
 
@@ -73,9 +71,7 @@ def test_symlinks_below_machine_root_resolve_as_usual(
     ],
 )
 @pytest.mark.parametrize("absolute", [False, True])
-def test_symlink_leads_where_kernel_says(
-    tmp_path: Path, target: str, *, leads: bool, absolute: bool
-) -> None:
+def test_symlink_as_the_kernel(tmp_path: Path, target: str, *, leads: bool, absolute: bool) -> None:
     """A container's runtime asks the kernel; the directory of a dangling link still has it."""
     (tmp_path / "dir").mkdir()
     (tmp_path / "file").touch()
@@ -86,7 +82,8 @@ def test_symlink_leads_where_kernel_says(
     machine = HostFiles()
     assert (machine.stat(f"{tmp_path}/link") is not None) == leads
     assert machine.entries(f"{tmp_path}/link") is None
-    assert "link" in [one.name for one in machine.entries(str(tmp_path)) or () if one.is_symlink()]
+    entries = machine.entries(str(tmp_path)) or ()
+    assert "link" in [entry.name for entry in entries if entry.is_symlink()]
     if not absolute:
         assert (HostFiles(str(tmp_path)).stat("/link") is not None) == leads
 

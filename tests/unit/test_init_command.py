@@ -50,9 +50,9 @@ def test_init_writes_what_is_offered_and_comments_out_the_rest(path: Path, tree:
     assert bool(resources) == (path.stem not in EMPTY), text
     whole = loads(commented_in(text)).require()
     nodes: list[str] = []
-    for one in report(whole, HostFiles(str(tree.root)), Policy(trusted=True), ""):
-        healthy = [device for device in one.snapshot.devices.values() if device.healthy]
-        assert healthy or "Nothing was found" in text, one.resource.name
+    for resource in report(whole, HostFiles(str(tree.root)), Policy(trusted=True), ""):
+        healthy = [device for device in resource.snapshot.devices.values() if device.healthy]
+        assert healthy or "Nothing was found" in text, resource.resource.name
         nodes += [node.variables["name"] for device in healthy for node in device.nodes]
     assert len(nodes) == len(set(nodes))
     # No adapter, camera, sound card or GPU is forgotten; of a camera, the node with the picture.
@@ -76,9 +76,7 @@ def test_init_writes_what_is_offered_and_comments_out_the_rest(path: Path, tree:
         (b"?\nyes\nquit\n", ["ft232r-usb-uart"]),
     ],
 )
-def test_init_on_a_terminal_asks_for_each_device(
-    tree: HostTree, tmp_path: Path, typed: bytes, taken: list[str]
-) -> None:
+def test_init_asks_for_each(tree: HostTree, tmp_path: Path, typed: bytes, taken: list[str]) -> None:
     tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
     tree.char("/dev/kvm", 10, 232)
     tree.char("/dev/fuse", 10, 229)
@@ -93,4 +91,4 @@ def test_init_on_a_terminal_asks_for_each_device(
     assert b"Now /dev/ttyUSB0.\r\nInclude it? [y,n,a,q,?]" in shown
     assert (b"leave it out with all that follow" in shown) == (b"?" in typed)
     resources = loads(Path(target).read_text()).require().resources
-    assert [one.name for one in resources] == [f"example.com/{name}" for name in taken]
+    assert [resource.name for resource in resources] == [f"example.com/{name}" for name in taken]

@@ -1,4 +1,4 @@
-"""What is on the host is read once, also where a filesystem takes its time to answer."""
+"""The host is read once, also where a filesystem takes its time to answer."""
 
 import asyncio
 import threading
@@ -37,15 +37,15 @@ class Slow:
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     (tmp_path / "slow").mkdir()
     (tmp_path / "quick").mkdir()
-    one = Slow()
+    filesystem = Slow()
 
     def resolve(files: HostFiles, path: str) -> str:
-        return one.resolve(files, path)
+        return filesystem.resolve(files, path)
 
     monkeypatch.setattr(HostFiles, "resolve", resolve)
     monkeypatch.setattr(inventory, "_WATCH_S", 0.05)
-    yield one
-    one.release.set()
+    yield filesystem
+    filesystem.release.set()
 
 
 class Listener:
@@ -66,16 +66,16 @@ class Listener:
 
 @asynccontextmanager
 async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Locations, Listener]]:
-    """What is on the host, and what a resource learns of it."""
+    """Yield what is on the host, and what a resource learns of it."""
     async with Watcher() as watcher:
         yield Locations(HostFiles(str(root)), watcher), Listener()
 
 
-async def use(locations: Locations, told: Listener, *directories: Path) -> Sequence[Listing]:
+async def use(locations: Locations, listener: Listener, *directories: Path) -> Sequence[Listing]:
     """Go over to other directories, and read them."""
     where = str(directories[0])
-    roots = [DirectoryLocation(str(one)) for one in directories]
-    locations.subscribe("user", roots, lambda: told.callback(where))
+    roots = [DirectoryLocation(str(directory)) for directory in directories]
+    locations.subscribe("user", roots, lambda: listener.callback(where))
     return await again(locations)
 
 
@@ -88,7 +88,6 @@ async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
 
 
 async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
-    """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
     async with watching() as (locations, _):
         roots = [
@@ -100,85 +99,72 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
         ]
         since = asyncio.get_running_loop().time()
         readings = await asyncio.gather(
-            *(run_in_thread("read", partial(one.read, since)) for one in roots)
+            *(run_in_thread("read", partial(root.read, since)) for root in roots)
         )
-        assert len({id(one) for one in readings}) == 1
+        assert len({id(reading) for reading in readings}) == 1
         later = roots[0].read(asyncio.get_running_loop().time())
         assert later is not readings[0]
 
 
 async def test_inventory_new_root_waits_for_no_hanging_one(tmp_path: Path, slow: Slow) -> None:
-    """The operator points the resource away from a directory that hangs."""
-    async with watching() as (locations, told):
-        await use(locations, told, tmp_path / "slow")
-        await use(locations, told, tmp_path / "quick")
+    async with watching() as (locations, listener):
+        await use(locations, listener, tmp_path / "slow")
+        await use(locations, listener, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
-        await told.until(tmp_path / "quick")
+        await listener.until(tmp_path / "quick")
         slow.release.set()
         await again(locations)
         (tmp_path / "slow" / "a").touch()
         (tmp_path / "quick" / "b").touch()
-        assert await told.until(tmp_path / "quick") == []
+        assert await listener.until(tmp_path / "quick") == []
 
 
 async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) -> None:
-    async with watching() as (locations, told):
+    async with watching() as (locations, listener):
         for _ in range(3):
-            await use(locations, told, tmp_path / "slow")
+            await use(locations, listener, tmp_path / "slow")
         assert slow.asked == 1
         slow.release.set()
-        await told.until(tmp_path / "slow")
+        await listener.until(tmp_path / "slow")
         await again(locations)
         (tmp_path / "slow" / "a").touch()
-        await told.until(tmp_path / "slow")
+        await listener.until(tmp_path / "slow")
 
 
-async def test_inventory_late_watch_is_followed_by_a_reading(
-    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_inventory_late_watch(
+    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
-    """The reading had not waited for it; where it had, none follows."""
-    async with watching() as (locations, told):
-        await use(locations, told, tmp_path / "slow")
+    """A reading follows the watch, unless its user was removed meanwhile."""
+    async with watching() as (locations, listener):
+        await use(locations, listener, tmp_path / "slow")
         monkeypatch.setattr(inventory, "_WATCH_S", 60)
+        if is_removed:
+            locations.unsubscribe("user")
+            await asyncio.sleep(0)
         slow.release.set()
-        await told.until(tmp_path / "slow")
-        await use(locations, told, tmp_path / "quick")
+        if not is_removed:
+            await listener.until(tmp_path / "slow")
+        await use(locations, listener, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
-        assert await told.until(tmp_path / "quick") == []
-
-
-async def test_inventory_late_watch_of_a_removed_user_is_ignored(
-    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with watching() as (locations, told):
-        await use(locations, told, tmp_path / "slow")
-        monkeypatch.setattr(inventory, "_WATCH_S", 60)
-        locations.unsubscribe("user")
-        await asyncio.sleep(0)
-        slow.release.set()
-        await use(locations, told, tmp_path / "quick")
-        (tmp_path / "quick" / "a").touch()
-        assert await told.until(tmp_path / "quick") == []
+        assert await listener.until(tmp_path / "quick") == []
 
 
 async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
     for name in ("sysroot", "sys"):
         (tmp_path / name).mkdir()
-    async with watching(tmp_path) as (locations, told):
-        await use(locations, told, Path("/sysroot"))
+    async with watching(tmp_path) as (locations, listener):
+        await use(locations, listener, Path("/sysroot"))
         (tmp_path / "sysroot" / "a").touch()
-        await told.until("/sysroot")
-        await use(locations, told, Path("/sys"))
+        await listener.until("/sysroot")
+        await use(locations, listener, Path("/sys"))
         (tmp_path / "sys" / "a").touch()
-        await use(locations, told, Path("/sysroot"))
+        await use(locations, listener, Path("/sysroot"))
         (tmp_path / "sysroot" / "b").touch()
-        assert await told.until("/sysroot") == []
+        assert await listener.until("/sysroot") == []
 
 
-async def test_inventory_hanging_root_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no second reading meanwhile."""
+async def test_hanging_root_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 
@@ -189,8 +175,8 @@ async def test_inventory_hanging_root_fails(
         return list_location(root, files, tally)
 
     monkeypatch.setattr(inventory, "list_location", slowly)
-    async with watching() as (locations, told):
-        first = asyncio.create_task(use(locations, told, tmp_path))
+    async with watching() as (locations, listener):
+        first = asyncio.create_task(use(locations, listener, tmp_path))
         await asyncio.to_thread(begun.wait, 30)
         monkeypatch.setattr(inventory, "READ_TIMEOUT_S", 0.05)
         for _ in range(3):

@@ -30,9 +30,6 @@ def devices(*entries: str) -> str:
     return f"{KVM}    allocate: {{devices: [{', '.join(entries)}]}}\n"
 
 
-# ── files ──
-
-
 @pytest.mark.parametrize(
     "content", [KVM.encode(), b"\xef\xbb\xbf" + KVM.encode(), KVM.replace("\n", "\r\n").encode()]
 )
@@ -84,9 +81,6 @@ def test_loaded_require_raises_every_problem() -> None:
     assert str(caught.value).splitlines() == [str(problem) for problem in loaded.problems]
 
 
-# ── several configurations in a file ──
-
-
 def config_map(**values: str) -> str:
     return json.dumps(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": values}
@@ -115,9 +109,9 @@ def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
     assert loaded.config is not None
     message = "the configurations of profiles are not read here; 'devhost validate' checks them"
     assert [str(problem) for problem in loaded.problems] == [f"{file}:2:1: warning: {message}"]
-    own, other = load_all(str(file))
-    assert own.problems == ()
-    assert [problem.path for problem in other.problems] == [
+    first, second = load_all(str(file))
+    assert first.problems == ()
+    assert [problem.path for problem in second.problems] == [
         "profiles[0].config.resources[0].sources"
     ]
     file.write_text(profiles)
@@ -159,9 +153,6 @@ def test_problem_in_quoted_value_shows_the_line_of_the_value(tmp_path: Path) -> 
     assert (problem.excerpt.text, problem.excerpt.line) == ("    replcas: 2", 0)
 
 
-# ── bounds ──
-
-
 @pytest.mark.parametrize(
     ("text", "at", "says"),
     [
@@ -180,7 +171,7 @@ def test_load_beyond_a_limit_is_an_error(tmp_path: Path, text: str, at: str, say
     file.write_text(text)
     loaded = load(str(file))
     assert loaded.config is None
-    assert (at, says) in [(f"{one.line}:{one.column}", one.message) for one in loaded.problems]
+    assert (at, says) in [(f"{p.line}:{p.column}", p.message) for p in loaded.problems]
 
 
 def test_patterns_limit_counts_each_pattern_of_the_file_once() -> None:
@@ -191,17 +182,17 @@ def test_patterns_limit_counts_each_pattern_of_the_file_once() -> None:
         ("a" * 995 + "{:05}", 100, False),
     ):
         patterns = [f"dev: {form.format(number)}" for number in range(count)]
-        found = problems(f"{HEAD}    sources: [dev: x, {', '.join(patterns)}]\n")
-        assert bool(found) != fits
-        assert fits or (len(found) == 1 and "the file has more than" in found[0])
+        reported = problems(f"{HEAD}    sources: [dev: x, {', '.join(patterns)}]\n")
+        assert bool(reported) != fits
+        assert fits or (len(reported) == 1 and "the file has more than" in reported[0])
     assert problems(f"{HEAD}    sources: [{', '.join(['dev: a'] * 2000)}]\n") == []
 
 
 def test_problems_beyond_the_limit_are_cut_off_errors_apart_from_warnings() -> None:
     lines = "".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2))
-    found = problems(f"version: v1\n{lines}")
-    assert len(found) == PROBLEMS_MAX + 1
-    assert [line for line in found if "more than 1000 errors; the rest is not shown" in line]
+    reported = problems(f"version: v1\n{lines}")
+    assert len(reported) == PROBLEMS_MAX + 1
+    assert [line for line in reported if "more than 1000 errors; the rest is not shown" in line]
     entries = ", ".join(f"/d{number}" for number in range(100))
     text = "version: v1\nresources:\n" + "".join(
         f"  - name: a.b/r{number}\n    sources: [dev: kvm]\n    allocate: {{devices: [{entries}]}}\n"
@@ -213,9 +204,6 @@ def test_problems_beyond_the_limit_are_cut_off_errors_apart_from_warnings() -> N
         "more than 1000 warnings; the rest is not shown"
     ]
     assert any(": error: " in line for line in problems(f"{text}    replicas: 60000\n"))
-
-
-# ── problems ──
 
 
 def test_problems_of_a_wrong_part_hide_none_elsewhere() -> None:
@@ -244,9 +232,6 @@ other: 1
     ]
 
 
-# ── valid files ──
-
-
 def test_x_keys_hold_anchors_for_merge() -> None:
     notes = "x-b: ~\nx-c: [{d: ~}]\nx-d: {1: a, ~: {2: b}}\n"
     text = f"x-a: &a {{A: b, C: d}}\n{notes}{KVM}    allocate:\n      env: {{<<: *a, A: z}}\n"
@@ -258,31 +243,10 @@ def test_x_keys_hold_anchors_for_merge() -> None:
     assert [problem.path for problem in loads(used).problems] == ["resources[0].allocate.env"]
 
 
-@pytest.mark.parametrize(
-    ("short", "long"),
-    [
-        ({"sources": ["/dev/x*"]}, {"sources": [{"glob": {"paths": ["/dev/x*"]}}]}),
-        ({"sources": [{"glob": ["/x", "/y"]}]}, {"sources": [{"glob": {"paths": ["/x", "/y"]}}]}),
-        ({"sources": [{"directory": "/x"}]}, {"sources": [{"directory": {"path": "/x"}}]}),
-        ({"sources": [{"dev": "kvm"}]}, {"sources": [{"dev": {"pattern": "kvm"}}]}),
-        ({"sources": [{"static": 3}]}, {"sources": [{"static": {"count": 3}}]}),
-        ({"sources": [{"static": ["a"]}]}, {"sources": [{"static": {"ids": ["a"]}}]}),
-        (
-            {"sources": [{"directory": {"path": "/x", "include": "a", "types": "char"}}]},
-            {"sources": [{"directory": {"path": "/x", "include": ["a"], "types": ["char"]}}]},
-        ),
-        ({"id": "${name}", "nodeNames": "a*"}, {"id": ["${name}"], "nodeNames": ["a*"]}),
-        ({"allocate": {"env": {"A": "b"}}}, {"allocate": {"env": {"A": {"value": "b"}}}}),
-        ({"allocate": {"devices": ["/dev/a"]}}, {"allocate": {"devices": [{"hostPath": "/dev/a"}]}}),
-        ({"allocate": {"mounts": ["/a"]}}, {"allocate": {"mounts": [{"hostPath": "/a"}]}}),
-        ({"health": "readable"}, {"health": {"checks": ["readable"]}}),
-        ({"health": {"exec": ["x"]}}, {"health": {"checks": [{"exec": ["x"]}]}}),
-        (
-            {"health": {"checks": {"file": {"path": "/x", "matches": "y"}}}},
-            {"health": {"checks": [{"file": {"path": "/x", "matches": ["y"]}}]}},
-        ),
-    ],
-)  # fmt: skip
+SHORTHAND: Final = yaml.safe_load(Path(__file__).with_name("shorthand.yaml").read_text())
+
+
+@pytest.mark.parametrize(("short", "long"), SHORTHAND)
 def test_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, Any]) -> None:
     def loaded(part: dict[str, Any]) -> Config:
         resource = {"name": "example.com/a", "sources": [{"dev": "kvm"}], **part}
@@ -290,8 +254,6 @@ def test_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, A
 
     assert loaded(short) == loaded(long)
 
-
-# ── the policy ──
 
 ASKING: Final = KVM + "    allocate: {mounts: [/var/run/x], devices: [/var/run/y]}\n"
 

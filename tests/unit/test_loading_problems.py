@@ -1,4 +1,4 @@
-"""What is said of a configuration: golden/*.txt has texts, and the problems in them.
+"""The problems of a configuration: golden/*.txt has texts, and the problems in them.
 
 A case is a line with the place of a text and the text, with Python's escapes; a long text is below
 its place, on lines that begin with '| '. The indented lines are its problems: line, column and
@@ -60,9 +60,9 @@ def problems(text: str, file: Path) -> list[str]:
     """Return the problems of a text, without warnings where there are errors."""
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     policy = Policy(adds_values=True)
-    found = [one for part in load_all(str(file), policy) for one in part.problems]
-    return [described(one) for one in found if one.severity == "error"] or list(
-        map(described, found)
+    all_problems = [problem for part in load_all(str(file), policy) for problem in part.problems]
+    return [described(problem) for problem in all_problems if problem.severity == "error"] or list(
+        map(described, all_problems)
     )
 
 
@@ -75,7 +75,7 @@ def described(problem: Problem) -> str:
 
 @pytest.mark.parametrize(
     ("case", "expected"),
-    [pytest.param(*one, id=one[0][:60]) for golden in GOLDEN for one in cases(golden)],
+    [pytest.param(*pair, id=pair[0][:60]) for golden in GOLDEN for pair in cases(golden)],
 )
 def test_problem_is_reported_where_it_is(case: str, expected: list[str], tmp_path: Path) -> None:
     assert problems(text_of(case), tmp_path / "f.yaml") == expected
@@ -88,6 +88,6 @@ if __name__ == "__main__":
         for golden in GOLDEN:
             lines = list[str]()
             for case, _ in cases(golden):
-                found = problems(text_of(case), Path(directory, "f.yaml"))
-                lines += [case, *(f"  {one}" for one in found)]
+                reported = problems(text_of(case), Path(directory, "f.yaml"))
+                lines += [case, *(f"  {problem}" for problem in reported)]
             golden.write_text("\n".join(lines) + "\n", encoding="utf-8")

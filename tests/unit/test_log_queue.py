@@ -48,10 +48,7 @@ def drain(descriptor: int, size: int) -> None:
         size -= len(os.read(descriptor, size))
 
 
-async def test_log_lines_beyond_queue_are_dropped(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first ones arrive in order, then how many are missing; then the log goes on."""
+async def test_log_drops_lines(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "QUEUE_MAX", 50)
     writer = LogQueue(pipe[1])
     writer.setFormatter(Formatter())
@@ -64,7 +61,7 @@ async def test_log_lines_beyond_queue_are_dropped(
     assert dropped == 200 - 50 - 1
     drain(pipe[0], size)
     *lines, last = [json.loads(line) for line in read(pipe[0], "count")]
-    assert [int(one["msg"]) for one in lines] == list(range(200 - dropped))
+    assert [int(entry["msg"]) for entry in lines] == list(range(200 - dropped))
     assert last["count"] == dropped
     writer.flush()
     log("end")
@@ -80,7 +77,7 @@ class Formatter(logging.Formatter):
 
 
 def test_log_that_cannot_be_written_stops_nothing(pipe: tuple[int, int]) -> None:
-    """As on a full disk; the log goes on when there is room."""
+    """A full disk: the log goes on when there is room."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         writer = LogQueue(full)

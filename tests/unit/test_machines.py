@@ -1,4 +1,4 @@
-"""What `devhost init` writes for machines that people own runs unchanged, also after another boot."""
+"""The files of `devhost init` for machines that people own: they run unchanged, also after a boot."""
 
 import re
 import shlex
@@ -58,10 +58,10 @@ def planned(text: str, flags: list[str], tree: HostTree) -> dict[str, ResourceRe
     names = [resource.name for resource in config.resources]
     requests = dict.fromkeys(names, "1")
     reports = report(config, HostFiles(str(tree.root)), policy, "", requests)
-    return {one.resource.name: one for one in reports}
+    return {entry.resource.name: entry for entry in reports}
 
 
-def identity(one: ResourceReport) -> dict[str, list[str]]:
+def identity(resource: ResourceReport) -> dict[str, list[str]]:
     """Return what stays of the nodes of each device: the number, or the port of a USB node."""
     return {
         device.id: sorted(
@@ -70,16 +70,16 @@ def identity(one: ResourceReport) -> dict[str, list[str]]:
             else str(node.state and node.state.number)
             for node in device.nodes
         )
-        for device in one.snapshot.devices.values()
+        for device in resource.snapshot.devices.values()
     }
 
 
-def stable_paths(one: ResourceReport) -> set[str] | None:
+def stable_paths(resource: ResourceReport) -> set[str] | None:
     """Return the paths in a container that the resource sets, if it does."""
-    rules = one.resource.allocate.devices or ()
+    rules = resource.resource.allocate.devices or ()
     if not any(rule.container_path is not None for rule in rules):
         return None
-    nodes = one.details["allocation"]["devices"]
+    nodes = resource.details["allocation"]["devices"]
     return {node["containerPath"] for node in nodes if node["containerPath"] != node["hostPath"]}
 
 
@@ -96,16 +96,14 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path.stem, before, after
 
 
-def test_written_file_runs_unchanged_and_after_another_boot(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_written_file_runs_also_after_another_boot(machine: Machine, tmp_path: Path) -> None:
     name, before, after = machine
     text, flags = written(before)
     (tmp_path / "first.yaml").write_text(text)
     validate = ["validate", "--strict", "--enforce", *flags, str(tmp_path / "first.yaml")]
     assert CliRunner().invoke(main, validate).exit_code == 0
     first, second = planned(text, flags, before), planned(text, flags, after)
-    assert [*first] == [f"example.com/{one}" for one in WRITTEN[name].partition(" |")[0].split()]
+    assert [*first] == [f"example.com/{word}" for word in WRITTEN[name].partition(" |")[0].split()]
     assert_same_hardware(first, second)
     config = loads(text).require()
     for resource in config.resources:  # an entry needs no other one to offer only what is its own
@@ -138,7 +136,6 @@ def test_written_file_says_why_the_rest_is_commented_out(machine: Machine) -> No
 
 
 def test_written_file_is_the_same_after_another_boot(machine: Machine) -> None:
-    """But for what is there now, in comments, and the order of equal kinds."""
     before, after = (
         sorted(line for line in written(tree)[0].splitlines() if not line.strip().startswith("#"))
         for tree in machine[1:]

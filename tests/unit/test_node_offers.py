@@ -1,4 +1,4 @@
-"""Who offers a node when several resources find it; ownership.txt has examples.
+"""The owner of a node when several resources find it; ownership.txt has examples.
 
 `DEVHOST_TEST_WRITE=1 pytest …` writes what comes of them now.
 """
@@ -43,11 +43,11 @@ class File:
         self.again.discard(name)
         self.again |= self.nodes.offer(name, offers, skipped, ())
 
-    def find(self, name: str, found: set[str]) -> set[str]:
+    def find(self, name: str, keys: set[str]) -> set[str]:
         """Offer what nobody else has; return that."""
-        skipped = {key for key in found if self.nodes.owner(name, key)}
-        self.offer(name, found - skipped, skipped)
-        return found - skipped
+        skipped = {key for key in keys if self.nodes.owner(name, key)}
+        self.offer(name, keys - skipped, skipped)
+        return keys - skipped
 
     def step(self, step: str) -> None:
         match step.split():
@@ -56,7 +56,7 @@ class File:
             case ["add", name]:
                 pass
             case ["remove", name]:
-                self.reorder(one for one in self.order if one != name)
+                self.reorder(kept for kept in self.order if kept != name)
             case ["share", name]:
                 self.sharing.add(name)
                 self.reorder(self.order)
@@ -75,13 +75,13 @@ def shown(case: str) -> str:
     head, *steps = re.split(r"^\$ ", case, flags=re.MULTILINE)
     reserved = re.findall(r"(\w+): ([^,]+)", head.partition("expected:")[2])
     file = File({name: keys.split() for name, keys in reserved})
-    keys: set[str] = {key for _, some in reserved for key in some.split()}
-    for line in (one.partition("\n")[0] for one in steps):
+    keys: set[str] = {key for _, text in reserved for key in text.split()}
+    for line in (part.partition("\n")[0] for part in steps):
         for step in line.split(" ; "):
             file.step(step)
             keys.update(re.findall(r"\b[m-p]\b", step))
         owners = " ".join(
-            f"{key}:{''.join(file.nodes.owner(one, key) or '.' for one in sorted(file.order))}"
+            f"{key}:{''.join(file.nodes.owner(name, key) or '.' for name in sorted(file.order))}"
             for key in sorted(keys)
         )
         again, file.again = file.again, set()
@@ -98,17 +98,15 @@ def test_offers_are_as_the_golden_file_shows() -> None:
     assert now == text
 
 
-found = st.sets(st.sampled_from("nmop"))
+finds = st.sets(st.sampled_from("nmop"))
 
-
-# ── until nothing has to be read again, against one function over all nodes ──
 
 NAMES = "abcd"
 
 
 def assign(
     order: Sequence[str],
-    found: Mapping[str, Collection[str]],
+    finds: Mapping[str, Collection[str]],
     sharing: Collection[str],
     offered: Mapping[str, Collection[str]],
     former: Sequence[str],
@@ -118,25 +116,25 @@ def assign(
     place = {name: at for at, name in enumerate(order)}
     was = {name: at for at, name in enumerate(former)}
     offers: dict[str, set[str]] = {name: set() for name in order}
-    for key in set[str]().union(*found.values()):
-        finders = [name for name in order if key in found[name]]
+    for key in set[str]().union(*finds.values()):
+        finders = [name for name in order if key in finds[name]]
         exclusive = [name for name in finders if name not in sharing]
         sharers = [name for name in finders if name in sharing]
         for name in sharers:
             offers[name].add(key)
-        free = [one for one in exclusive if not sharers or place[one] < place[sharers[0]]]
-        owner = next((one for one in exclusive if key in offered.get(one, ())), None)
+        free = [finder for finder in exclusive if not sharers or place[finder] < place[sharers[0]]]
+        owner = next((finder for finder in exclusive if key in offered.get(finder, ())), None)
         if owner is None:
-            mine = [one for one in exclusive if key in reserved.get(one, ())]
-            waits = any(key in keys for one, keys in reserved.items() if one not in finders)
+            mine = [finder for finder in exclusive if key in reserved.get(finder, ())]
+            waits = any(key in keys for finder, keys in reserved.items() if finder not in finders)
             owner = None if waits and not mine else next(iter(mine or free), None)
         else:
             owner = next(
                 (
-                    one
-                    for one in free
-                    if place[one] < place[owner]
-                    and (one not in was or (owner in was and was[one] > was[owner]))
+                    finder
+                    for finder in free
+                    if place[finder] < place[owner]
+                    and (finder not in was or (owner in was and was[finder] > was[owner]))
                 ),
                 owner,
             )
@@ -157,16 +155,16 @@ class Driven(File):
     def settle(self) -> int:
         """Read what is to be read, the first in the file first; return how many readings it took."""
         readings = 0
-        while name := next((one for one in self.order if one in self.again), None):
+        while name := next((waiting for waiting in self.order if waiting in self.again), None):
             readings += 1
             self.offers[name] = self.find(name, self.found[name])
             self.read.add(name)
-        self.offers = {one: self.offers.get(one, set()) for one in self.order}
+        self.offers = {name: self.offers.get(name, set()) for name in self.order}
         return readings
 
 
 step = st.one_of(
-    st.tuples(st.just("find"), st.sampled_from(NAMES), found),
+    st.tuples(st.just("find"), st.sampled_from(NAMES), finds),
     st.tuples(st.just("order"), st.permutations(NAMES).map("".join), st.integers(2, 4)),
     st.tuples(st.just("share"), st.sets(st.sampled_from(NAMES)), st.none()),
 )
@@ -188,23 +186,21 @@ HSM_BEHIND = [
 @example(
     [("find", "b", {"o"}), ("find", "a", {"o"}), ("order", "bacd", 3)], {"a": {"o"}, "c": {"o"}}
 )
-@given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), found))
-def test_offers_are_those_of_one_function_for_all(
-    steps: list[Any], before: Mapping[str, set[str]]
-) -> None:
+@given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), finds))
+def test_offers_follow_one_function(steps: list[Any], before: Mapping[str, set[str]]) -> None:
     at = Driven(before)
-    for kind, what, more in steps:
+    for kind, subject, value in steps:
         former, had = at.order, {name: set(keys) for name, keys in at.offers.items()}
-        if kind == "find" and what in at.order:
-            at.found[what] = set(more)
-            at.again.add(what)
+        if kind == "find" and subject in at.order:
+            at.found[subject] = set(value)
+            at.again.add(subject)
         elif kind == "order":
-            at.reorder(what[:more])
+            at.reorder(subject[:value])
             at.again |= set(at.order) - set(former)
             for name in set(NAMES) - set(at.order):
                 at.found[name] = set()
-        elif kind == "share" and at.sharing != what:
-            at.sharing = set(what)
+        elif kind == "share" and at.sharing != subject:
+            at.sharing = set(subject)
             at.reorder(at.order)
         reserved = {n: set(at.nodes.reserved(n)) for n in at.order}
         readings = at.settle()

@@ -1,4 +1,4 @@
-"""What `devhost devices -o yaml` prints offers exactly that device, also after a replug."""
+"""An entry of `devhost devices -o yaml` offers exactly that device, also after a replug."""
 
 from pathlib import Path
 from typing import Final
@@ -30,26 +30,26 @@ pytestmark = needs_root
 
 def offered(entry: str, tree: HostTree, policy: Policy = EVERYTHING) -> list[HostDevice]:
     config = loads(f"version: v1\nresources:\n{entry}").require()
-    (found,) = report(config, HostFiles(str(tree.root)), policy, "node")
-    return list(found.snapshot.devices.values())
+    (planned,) = report(config, HostFiles(str(tree.root)), policy, "node")
+    return list(planned.snapshot.devices.values())
 
 
-def written(tree: HostTree, what: str) -> list[tuple[str, bool]]:
+def written(tree: HostTree, wanted: str) -> list[tuple[str, bool]]:
     """Return the entries for what is named, and whether they are not commented out."""
     files = HostFiles(str(tree.root))
-    entries = build_host_entries(files, DOMAIN, Machine(files).find(what))
+    entries = build_host_entries(files, DOMAIN, Machine(files).find(wanted))
     return [("\n".join(resource_lines(entry.resource)), entry.active) for entry in entries]
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
 def test_entry_offers_its_node_also_after_a_replug(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
-    lines, rest = parsed(text), [one for one in others(text) if "/sys" in one]
+    lines, rest = parsed(text), [text_line for text_line in others(text) if "/sys" in text_line]
     before, after = HostTree(tmp_path / "before"), HostTree(tmp_path / "after")
     again = renumbered(lines)
     before.hardware("\n".join([*map(str, lines), *rest]))
     after.hardware("\n".join([*again, *rest]))
-    for line, other in zip(lines, again, strict=True):
+    for line, later in zip(lines, again, strict=True):
         if line.subsystem not in ("usb", "pci") and not line.is_node:
             continue
         for entry, is_active in written(before, line.name):
@@ -68,7 +68,7 @@ def test_entry_offers_its_node_also_after_a_replug(path: Path, tmp_path: Path) -
                 continue
             assert is_active, entry
             (same,) = offered(entry, after)
-            assert other.split()[1] in names(same), entry
+            assert later.split()[1] in names(same), entry
             assert same.id == device.id, entry
             assert len(same.nodes) == len(device.nodes), entry
 
@@ -85,8 +85,8 @@ def units(device: HostDevice) -> set[str]:
 def test_entry_of_one_number_offers_all(tmp_path: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
-    ((both, _),) = written(tree, "1a86:7523")
-    assert len(offered(both, tree)) == 2
+    ((entry, _),) = written(tree, "1a86:7523")
+    assert len(offered(entry, tree)) == 2
 
 
 def test_entry_for_a_disk_follows_it_to_another_letter(tmp_path: Path) -> None:

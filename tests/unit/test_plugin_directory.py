@@ -1,4 +1,4 @@
-"""Which kubelet.sock it is, and why it cannot be connected to."""
+"""The kubelet.sock that is used, and why it cannot be connected to."""
 
 import contextlib
 import errno
@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backends.deviceplugin import directory as directory_module
-from devhost.backends.deviceplugin.directory import (
-    KUBELET_SOCKET,
-    KubeletSocket,
-)
+from devhost.backends.deviceplugin.directory import KUBELET_SOCKET, KubeletSocket
 
 
 @pytest.fixture
@@ -27,14 +24,13 @@ def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeletSocket:
 def listening() -> Iterator[None]:
     """Listen on a fresh socket, as a kubelet does that starts."""
     Path(KUBELET_SOCKET).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(KUBELET_SOCKET)
-        one.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(KUBELET_SOCKET)
+        listener.listen()
         yield
 
 
 def test_kubelet_socket_of_each_kubelet_is_another(kubelet: KubeletSocket) -> None:
-    """Although filesystems give a number that is free again to the next file."""
     seen: set[object] = set()
     for _ in range(5):
         with listening():

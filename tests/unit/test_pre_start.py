@@ -1,4 +1,4 @@
-"""Which steps before a start need has_holder_steps; what steps would do is shown in scans/steps.txt."""
+"""The steps before a start that need has_holder_steps; scans/steps.txt has what steps would do."""
 
 from typing import Any
 

@@ -1,12 +1,14 @@
-"""Which devices a container had best receive."""
+"""The devices that a container had best receive."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -36,14 +38,6 @@ def ask(
     return [share.id for share in chosen]
 
 
-def shares(**counts: str) -> list[str]:
-    """Return the named shares of devices: ``a="02"`` is a::0 and a::2."""
-    return [f"{device}::{share}" for device, which in counts.items() for share in which]
-
-
-# ── the definition itself, by trying everything ────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class Case:
     """A request small enough to try all answers."""
@@ -60,36 +54,36 @@ class Case:
         return natural({*self.available, *self.must})
 
     def answer(self, size: int | None = None) -> list[str]:
-        more: Any = {"must": self.must, "replicas": self.replicas, "numa": self.numa}
-        return ask(self.policy, self.available, self.size if size is None else size, **more)
+        keys: Any = {"must": self.must, "replicas": self.replicas, "numa": self.numa}
+        return ask(self.policy, self.available, self.size if size is None else size, **keys)
 
 
 def fair(case: Case, answer: Iterable[str]) -> bool:
-    """Say whether no device gives its k+1-th share while another could give its k-th."""
+    """Return whether no device gives its k+1-th share while another could give its k-th."""
     taken = set(answer)
     counts = Counter(map(device_of, taken))
-    giving = {device_of(one) for one in taken - set(case.must)}
-    able = {device_of(one) for one in set(case.ids) - taken}
-    return not any(counts[giver] >= counts[other] + 2 for giver in giving for other in able)
+    giving = {device_of(token) for token in taken - set(case.must)}
+    able = {device_of(token) for token in set(case.ids) - taken}
+    return not any(counts[giver] >= counts[taker] + 2 for giver in giving for taker in able)
 
 
 def numa_score(case: Case, answer: Iterable[str]) -> tuple[int, int]:
     """Return how many devices without a node, and how many nodes, an answer has."""
-    nodes = [case.numa.get(device_of(one), ()) for one in answer]
+    nodes = [case.numa.get(device_of(token), ()) for token in answer]
     return nodes.count(()), len({node for of_device in nodes for node in of_device})
 
 
 def score(case: Case, answer: Iterable[str]) -> tuple[Any, ...]:
     """Return what the best answer has the least of; no two answers have the same."""
     answer = list(answer)
-    order = natural({device_of(one) for one in case.ids})
+    order = natural({device_of(token) for token in case.ids})
     free = Counter(map(device_of, case.ids))
-    devices = sorted(order.index(device_of(one)) for one in answer)
+    devices = sorted(order.index(device_of(token)) for token in answer)
     policy: tuple[Any, ...] = ()
     if case.policy in ("packed", "spread"):
         sign = 1 if case.policy == "packed" else -1
         policy = tuple(sorted((sign * free[order[index]], index) for index in devices))
-    lowest = sorted((order.index(device_of(one)), case.ids.index(one)) for one in answer)
+    lowest = sorted((order.index(device_of(token)), case.ids.index(token)) for token in answer)
     return policy, devices, lowest
 
 
@@ -98,7 +92,7 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     names = st.sampled_from(["d", "d1", "d01", "d2", "d10", "e", "e:5", "f9"])
     devices = draw(st.lists(names, unique=True, min_size=1, max_size=8 if replicas == 1 else 5))
-    everything = [one.id for device in devices for one in offered_ids(device, replicas)]
+    everything = [token.id for device in devices for token in offered_ids(device, replicas)]
     available = draw(st.lists(st.sampled_from(everything), unique=True, max_size=9))
     must = draw(st.lists(st.sampled_from(everything), unique=True, max_size=3))
     nodes = st.lists(st.integers(0, 4), max_size=1)
@@ -116,15 +110,15 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
     def check(case: Case) -> None:
         assume(len(case.must) <= case.size <= len(case.ids))
         possible = [
-            one
-            for one in combinations(case.ids, case.size)
-            if set(case.must) <= set(one) and fair(case, one)
+            answer
+            for answer in combinations(case.ids, case.size)
+            if set(case.must) <= set(answer) and fair(case, answer)
         ]
         if policy == "numa":
-            best = min(numa_score(case, one) for one in possible)
+            best = min(numa_score(case, answer) for answer in possible)
             assert numa_score(case, case.answer()) == best
         else:
-            assert case.answer() == list(min(possible, key=lambda one: score(case, one)))
+            assert case.answer() == list(min(possible, key=lambda answer: score(case, answer)))
 
     check()
 
@@ -140,39 +134,11 @@ def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None
         assert answer == natural(answer)
 
 
-# ── examples ───────────────────────────────────────────────────────────────────────────
-
-NUMA: dict[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (2,), "d": (1,)}
-FOUR = ("e1", "e2", "e3", "e4")
+CASES: Final = yaml.safe_load(Path(__file__).with_name("preference.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("policy", "free", "size", "more", "answer"),
-    [
-        # The most used devices, so that b stays whole; and the least used ones.
-        ("packed", shares(a="01", b="012", c="2", d="0"), 3, {"replicas": 3}, "a::0 c::2 d::0"),
-        ("spread", shares(a="01", b="012", c="2", d="012"), 3, {"replicas": 3}, "a::0 b::0 d::0"),
-        ("packed", "c10 c9 c1", 2, {}, "c1 c9"),
-        ("spread", ["c::10", "c::9", "c::2"], 2, {"replicas": 11}, "c::2 c::9"),
-        ("packed", "a b", 2, {"must": "x"}, "a x"),
-        # As few nodes as possible, and of several, the one with just enough devices.
-        ("numa", "b c d", 1, {"numa": NUMA}, "c"),
-        ("numa", "a e1 e2 e3 e4", 2, {"numa": NUMA | dict.fromkeys(FOUR, (5,))}, "e1 e2"),
-        ("numa", "a b c d", 2, {"numa": NUMA}, "b d"),
-        ("numa", "a b c d", 3, {"numa": NUMA}, "a b d"),
-        ("numa", "a b c d", 2, {"numa": NUMA, "must": "c"}, "a c"),
-        # The node of what must be included serves others too.
-        ("numa", "c e f", 2, {"numa": NUMA | {"e": (0,), "f": (0,)}, "must": "a"}, "a e"),
-        # One of a device's nodes is enough; devices without a node come last.
-        ("numa", "a b c", 2, {"numa": {"a": (0,), "b": (1,), "c": (1, 2)}}, "b c"),
-        ("numa", "a b w", 2, {"numa": NUMA}, "a b"),
-        # Distinct devices go before nodes.
-        ("numa", shares(a="01", b="01"), 2, {"replicas": 2, "numa": NUMA}, "a::0 b::0"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "free", "size", "keys", "answer"), CASES)
 def test_preferred_devices_by_policy(
-    policy: Preference, free: str | list[str], size: int, more: dict[str, Any], answer: str
+    policy: Preference, free: str, size: int, keys: dict[str, Any], answer: str
 ) -> None:
-    """Words are separated by blanks, for tests to be read."""
-    available = free.split() if isinstance(free, str) else free
-    assert ask(policy, available, size, **more) == answer.split()
+    assert ask(policy, free.split(), size, **keys) == answer.split()

@@ -1,4 +1,4 @@
-"""What holds of all hardware: found by what is there alone, IDs stay, no node is offered twice."""
+"""Rules for all hardware: only present devices are found, IDs stay, no node is offered twice."""
 
 import contextlib
 import itertools
@@ -77,7 +77,7 @@ class Stick:
 def hardware(sticks: Sequence[Stick], bus: int = 1, first: int = 2) -> str:
     """Return the hardware of a host, its sticks plugged in one after the other."""
     counts: Counter[str] = Counter()
-    below = "".join(one.lines(bus, first + at, counts) for at, one in enumerate(sticks))
+    below = "".join(stick.lines(bus, first + at, counts) for at, stick in enumerate(sticks))
     return (
         "pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd\n"
         f"  usb usb{bus} 1d6b:0002 class=090001 bus={bus} dev=1\n{below}"
@@ -92,47 +92,47 @@ STICKS: Final = st.lists(
         st.lists(st.lists(st.sampled_from(KINDS), max_size=2), max_size=3),
     ),
     max_size=5,
-    unique_by=lambda one: one.port,
+    unique_by=lambda stick: stick.port,
 )
 CONFIGS: Final = st.lists(st.sampled_from(SOURCES), min_size=1, max_size=4)
 BY_PLACE: Final = st.lists(  # whose IDs are places
-    st.sampled_from([one for one in SOURCES if one.startswith("usb")]), min_size=1, max_size=3
+    st.sampled_from([text for text in SOURCES if text.startswith("usb")]), min_size=1, max_size=3
 )
 
 
 def devices(text: str, sources: Sequence[str]) -> tuple[list[HostDevice], Devices]:
     """Return all devices, and by resource and ID the roles and places of their nodes."""
     entries = [
-        f"- {{name: example.com/r{at}, sources: [{{{'glob: ' if one[0] == '/' else ''}{one}}}]}}"
-        for at, one in enumerate(sources)
+        f"- {{name: example.com/r{at}, sources: [{{{'glob: ' if source[0] == '/' else ''}{source}}}]}}"
+        for at, source in enumerate(sources)
     ]
     config = loads("version: v1\nresources:\n" + "\n".join(entries)).require()
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         tree = HostTree(Path(directory) / "host")
         tree.directory("/dev")
         tree.hardware(text)
-        found = report(config, HostFiles(str(tree.root)), Policy(("*",)), "node")
-    every = [device for one in found for device in one.snapshot.devices.values()]
-    return every, {
-        one.resource.name: {
+        planned = report(config, HostFiles(str(tree.root)), Policy(("*",)), "node")
+    offered = [device for resource in planned for device in resource.snapshot.devices.values()]
+    return offered, {
+        resource.resource.name: {
             device.id: tuple(
                 f"{node.hardware.role} {node.variables.get('usb.interface')}"
                 for node in device.nodes
                 if node.hardware is not None
             )
-            for device in one.snapshot.devices.values()
+            for device in resource.snapshot.devices.values()
         }
-        for one in found
+        for resource in planned
     }
 
 
 @given(STICKS, CONFIGS)
 @SHARED
 def test_hardware_node_is_offered_once(sticks: list[Stick], sources: list[str]) -> None:
-    every, _ = devices(hardware(sticks), sources)
-    for one, other in itertools.combinations(every, 2):
-        own = {node.key for node in one.nodes}
-        assert own.isdisjoint(key for node in other.nodes for key in node.keys)
+    offered, _ = devices(hardware(sticks), sources)
+    for device, peer in itertools.combinations(offered, 2):
+        keys = {node.key for node in device.nodes}
+        assert keys.isdisjoint(key for node in peer.nodes for key in node.keys)
 
 
 @given(STICKS, BY_PLACE, st.randoms(use_true_random=False), st.integers(1, 3))
@@ -140,11 +140,10 @@ def test_hardware_node_is_offered_once(sticks: list[Stick], sources: list[str]) 
 def test_hardware_found_is_there(
     sticks: list[Stick], sources: list[str], random: Random, bus: int
 ) -> None:
-    """Whatever came first, and whichever numbers the kernel gave: places tell."""
-    others = sorted(sticks, key=lambda _: random.random())
-    _, found = devices(hardware(sticks), sources)
-    _, again = devices(hardware(others, bus, 40), sources)
-    assert found == again
+    shuffled = sorted(sticks, key=lambda _: random.random())
+    _, before = devices(hardware(sticks), sources)
+    _, again = devices(hardware(shuffled, bus, 40), sources)
+    assert before == again
 
 
 @given(STICKS, BY_PLACE, st.sampled_from(NUMBERS))
@@ -152,11 +151,11 @@ def test_hardware_found_is_there(
 def test_hardware_added_changes_no_other(
     sticks: list[Stick], sources: list[str], number: str
 ) -> None:
-    _, found = devices(hardware(sticks), sources)
-    more = [Stick(15, number, [["tty"], ["hidraw"]]), *sticks]
-    _, then = devices(hardware(more), sources)
-    for resource, some in found.items():
-        assert some.items() <= then[resource].items()
+    _, before = devices(hardware(sticks), sources)
+    added = [Stick(15, number, [["tty"], ["hidraw"]]), *sticks]
+    _, then = devices(hardware(added), sources)
+    for resource, ids in before.items():
+        assert ids.items() <= then[resource].items()
 
 
 PARTS: Final = (
@@ -209,7 +208,7 @@ def test_hardware_unchanged_needs_no_scan(steps: list[tuple[str | None, float]])
                 with contextlib.suppress(ValueError):  # what it is below is not there
                     tree.unplug(name)
                 tree.hardware(without(text, *gone))
-            for one in resources:
-                one.scan(now)
-                assert one.snapshot.devices == one.other.devices
-                assert one.snapshot.skipped == one.other.skipped
+            for resource in resources:
+                resource.scan(now)
+                assert resource.snapshot.devices == resource.other.devices
+                assert resource.snapshot.skipped == resource.other.skipped

@@ -114,7 +114,7 @@ class Resources:
         return order
 
     def devices(self) -> Mapping[str, int]:
-        return {name: len(one.scan.found.devices) for name, one in self.resources.items()}
+        return {name: len(resource.scan.found.devices) for name, resource in self.resources.items()}
 
 
 @pytest.fixture
@@ -127,16 +127,15 @@ async def at() -> AsyncIterator[Resources]:
         scan.close()
 
 
-async def test_findings_are_resolved_in_the_order_of_the_file(
+async def test_findings_are_resolved_in_order(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a resource that is waited for, and of one behind it, come last and first."""
     resolved = []
     resolve = Resolver.resolve
 
-    def noted(self: Resolver, forecast: Identified, *found: Snapshot, outdated: bool) -> object:
+    def noted(self: Resolver, forecast: Identified, *snapshots: Snapshot, outdated: bool) -> object:
         resolved.append(forecast.context.resource.name[-1])
-        return resolve(self, forecast, *found, outdated=outdated)
+        return resolve(self, forecast, *snapshots, outdated=outdated)
 
     monkeypatch.setattr(Resolver, "resolve", noted)
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
@@ -152,9 +151,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     assert resolved == ["a", "b", "c"]
 
 
-async def test_an_event_takes_one_call_in_a_thread(
-    at: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_event_takes_one_call(at: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 
     def counted(name: str, work: Callable[[], object]) -> "asyncio.Future[object]":
@@ -171,7 +168,6 @@ async def test_an_event_takes_one_call_in_a_thread(
 
 
 def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Path) -> None:
-    """Then its devices are those that were verified: the same object."""
     (tmp_path / "n0").touch()
     resolver, scanners = Resolver(), []
     for name in "ab":
@@ -192,10 +188,10 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     resolved, _ = resolver.resolve(again, none)
     assert resolved is not None
     assert [*resolved.devices] == ["n0"]
-    found = Snapshot(resolved.devices)
-    later, _ = resolver.resolve(resolved, found)
+    snapshot = Snapshot(resolved.devices)
+    later, _ = resolver.resolve(resolved, snapshot)
     assert later is not None
-    assert later.context.previous is found, "it has other devices since the forecast"
+    assert later.context.previous is snapshot, "it has other devices since the forecast"
 
 
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
@@ -212,7 +208,7 @@ def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -
     assert [*resolved.settling] == ["/dev/null"]
 
 
-async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
+async def test_hanging_scan_holds_up_briefly(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def start(_: Reader) -> None:
@@ -240,7 +236,7 @@ async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Reso
     assert at.devices()["b"] == 5
 
 
-async def test_flood_of_devices_leaves_other_resources_their_ids(
+async def test_flood_leaves_others_their_ids(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resource keeps what it has; what was cut comes when others give something up."""
@@ -260,7 +256,7 @@ async def test_flood_of_devices_leaves_other_resources_their_ids(
     assert at.devices()["d"] == 100 - (1 + 1)
 
 
-async def test_resource_with_more_than_both_limits_is_not_read_again_and_again(
+async def test_resource_above_limits_is_read_once(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No place of `maxDevices` can be filled without an ID."""

@@ -33,7 +33,7 @@ class Directory:
 
 
 class Parts:
-    """What stands for what answers, and for a server of it."""
+    """The part that answers, and a server of it, for a test."""
 
     name = endpoint = "example.com/a"
     pre_start_required = False

@@ -49,7 +49,6 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
 
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
-    """While one asks all the time, another takes it and gives it up, each time."""
     lock, asking, ended = lock_of(tmp_path), lock_of(tmp_path), threading.Event()
 
     def ask() -> None:
@@ -81,7 +80,7 @@ def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
 
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
-    """Who waits for it meanwhile takes the next file: never two have the lock."""
+    """A waiting process takes the next file: never two have the lock."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     first.release(ME)
@@ -95,16 +94,15 @@ def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
 
 
 def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
-    """By a pool that is deleted, beside a device plugin: others see the device plugin."""
-    lock, other = lock_of(tmp_path), lock_of(tmp_path)
+    lock, second = lock_of(tmp_path), lock_of(tmp_path)
     assert not lock.join("pool")
     assert lock.acquire("plugin", "")
     assert lock.join("pool")
     lock.release("plugin", remove=True)
-    assert not other.acquire(ME, "")
-    assert other.other_publisher == 0
+    assert not second.acquire(ME, "")
+    assert second.other_publisher == 0
     lock.release("pool")
-    assert other.acquire(ME, "")
+    assert second.acquire(ME, "")
 
 
 def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
@@ -132,9 +130,7 @@ def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("place", ["", "/{}.lock"])
-def test_links_of_others_in_the_place_of_a_lock_are_not_followed(
-    tmp_path: Path, place: str
-) -> None:
+def test_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path, place: str) -> None:
     lock, elsewhere = lock_of(tmp_path), tmp_path / "elsewhere"
     path = tmp_path / (LOCKS + place.format(resource_hash(T)))
     path.parent.mkdir(exist_ok=True)
@@ -158,16 +154,16 @@ def test_directory_and_files_of_locks_are_for_nobody_else(tmp_path: Path) -> Non
 
 def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
     """Kubelet's own stay, those of this process, and of a resource that another one serves."""
-    other = "0" * 8
+    token = "0" * 8
 
     def made(resource: str) -> list[Path]:
         names = [fresh_name(resource), server_socket(resource)]
         parts = [name.rsplit("-", 2) for name in names]
-        return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
+        return [tmp_path / f"{before}-{token}-{after}" for before, _, after in parts]
 
     locks = ResourceLocks(tmp_path)
-    own, elsewhere = locks.get(T), lock_of(tmp_path, V)
-    assert own.acquire(ME, "")
+    held, elsewhere = locks.get(T), lock_of(tmp_path, V)
+    assert held.acquire(ME, "")
     assert elsewhere.acquire(ME, "")
     dead = made(T) + made(U)
     kept = [*made(V), tmp_path / fresh_name(T), tmp_path / server_socket(T)]
@@ -196,7 +192,7 @@ def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
-    """What fails has one text, not another one for each name."""
+    """A failure has one text, not another one for each name."""
     (tmp_path / "server").touch()
     names = set()
     for _ in range(2):

@@ -9,7 +9,7 @@ from devhost.node.resource_status import ResourceStatus
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    lines = [(one.levelno, str(one.fields["state"])) for one in caplog.records]  # type: ignore[attr-defined]
+    lines = [(record.levelno, str(record.fields["state"])) for record in caplog.records]  # type: ignore[attr-defined]
     caplog.clear()
     return lines
 
@@ -26,7 +26,6 @@ def test_resource_status_logs_only_changes(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_resource_status_flapping_does_not_fill_log(caplog: pytest.LogCaptureFixture) -> None:
-    """After three times it is quiet, until the resource was registered again."""
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")
     for _ in range(10):
@@ -39,7 +38,6 @@ def test_resource_status_flapping_does_not_fill_log(caplog: pytest.LogCaptureFix
 
 
 def test_resource_status_overridden_comes_back() -> None:
-    """While a resource drains that is shown; added again, the state that was set last is."""
     status = ResourceStatus("example.com/a")
     status.set(State.REGISTERED)
     status.override(State.DRAINING, "removed")

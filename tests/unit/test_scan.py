@@ -55,7 +55,7 @@ def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]
             scans.have(wanted)
             ever |= wanted
             snapshot = scans.at(float(now))
-            assert {key for key, one in snapshot.devices.items() if one.healthy} == wanted
+            assert {key for key, state in snapshot.devices.items() if state.healthy} == wanted
             assert snapshot.devices.keys() <= ever
             assert list(snapshot.devices) == names.natural(snapshot.devices)
             for device_id, device in snapshot.devices.items():
@@ -80,17 +80,16 @@ def test_scan_max_devices_is_kept_and_offered_stay(limit: int, sets: list[set[st
 
 
 def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     monkeypatch.setattr(scan, "SKIPPED_MAX", 3)
     scans = Files(tmp_path)
     for name in "abcdefg":
         (scans.x / name).touch()
-    found = scans.at(0)
-    assert list(found.devices) == ["a", "b"]
+    snapshot = scans.at(0)
+    assert list(snapshot.devices) == ["a", "b"]
     reason = "over the limit: maxDevices is 2 by default"
-    assert skip_reasons(found.skipped) == {f"/x/{name}": reason for name in "cde"}
-    assert found.skipped_count == 5
+    assert skip_reasons(snapshot.skipped) == {f"/x/{name}": reason for name in "cde"}
+    assert snapshot.skipped_count == 5
     (scans.x / "a").unlink()
     assert list(scans.at(1).devices) == ["a", "b"]
     assert list(scans.at(400).devices) == ["b"]
@@ -98,9 +97,7 @@ def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(scans.at(400).devices) == ["b", "c"]
 
 
-def test_scan_default_limit_is_not_for_max_devices_or_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan_max_devices_beats_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     (tmp_path / "more").mkdir()
     scans = Files(tmp_path / "more", "maxDevices: 3")
@@ -111,7 +108,7 @@ def test_scan_default_limit_is_not_for_max_devices_or_tokens(
 
 
 def test_scan_reason_with_a_long_text_is_cut(tmp_path: Path) -> None:
-    """It is kept for each device."""
+    """The reason is kept for each device."""
     scans = Files(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
     (scans.x / "a,b").touch()
     assert len(reasons(scans.at(0))["a,b"] or "") < 1000
@@ -129,8 +126,8 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
     (scans.x / "b").write_text("changed")
     states = []
     for thorough in (False, True):
-        found = selected(scans.scanner)
-        snapshot = snapshot_of(scans.scanner, found, scans.last, nobody, 1, full=thorough)
+        selection = selected(scans.scanner)
+        snapshot = snapshot_of(scans.scanner, selection, scans.last, nobody, 1, full=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -153,9 +150,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
         ]
     ),
 )
-def test_scan_not_thorough_finds_the_same(
-    changes: list[dict[str, str | None]], options: str
-) -> None:
+def test_scan_in_part_finds_the_same(changes: list[dict[str, str | None]], options: str) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
         source = "dev: {pattern: 'x/(?P<group>.).*', types: file}"
         scans = Files(Path(root), options, f"sources: [{{{source}}}]")
@@ -167,13 +162,12 @@ def test_scan_not_thorough_finds_the_same(
                 (place / name).unlink(missing_ok=True)
                 if content is not None:
                     (place / name).write_text(content)
-            found = selected(scans.scanner)
-            kept = snapshot_of(scans.scanner, found, kept, nobody, now, full=False)
+            selection = selected(scans.scanner)
+            kept = snapshot_of(scans.scanner, selection, kept, nobody, now, full=False)
             assert scans.at(now) == kept
 
 
 def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
-    """A filesystem may give the inode of a file that was removed to the next one."""
     host = Scans(tmp_path, "sources: [directory: /x]")
     host.make("x/a", "x/other")
     former = host.scan().devices["a"].nodes[0].state
@@ -184,18 +178,18 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
     survey = selected(host.scanner)
     for modified, replaced in ((former.modified + 1, set()), (former.modified, {"a"})):
         nodes = tuple(
-            replace(one, state=replace(one.state, stamp=(*former.inode, 99), modified=modified))
-            if one.state and one.name == "b"
-            else one
-            for one in survey.nodes
+            replace(node, state=replace(node.state, stamp=(*former.inode, 99), modified=modified))
+            if node.state and node.name == "b"
+            else node
+            for node in survey.nodes
         )
-        states = reasons(host.scan(after=1, found=replace(survey, nodes=nodes)))
+        states = reasons(host.scan(after=1, selection=replace(survey, nodes=nodes)))
         assert host.replaced == replaced
         assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "links", "found"),
+    ("kind", "links", "names"),
     [
         (FileKind.FILE, 2, {"a"}),
         (FileKind.FILE, 1, {"a", "b"}),
@@ -203,37 +197,33 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
     ],
 )
 def test_scan_equal_inodes_are_one_file_where_it_has_several_names(
-    tmp_path: Path, kind: FileKind, links: int, found: set[str]
+    tmp_path: Path, kind: FileKind, links: int, names: set[str]
 ) -> None:
     """Some filesystems give different files one number; a directory is named by those in it, too."""
     host = Scans(tmp_path, "sources: [directory: /x]")
     host.make("x/a", "x/b")
     survey = selected(host.scanner)
     nodes = tuple(
-        replace(one, state=replace(one.state, kind=kind, stamp=(5, 1, 9), links=links))
-        for one in survey.nodes
-        if one.state
+        replace(node, state=replace(node.state, kind=kind, stamp=(5, 1, 9), links=links))
+        for node in survey.nodes
+        if node.state
     )
-    assert host.scan(found=replace(survey, nodes=nodes)).devices.keys() == found
+    assert host.scan(selection=replace(survey, nodes=nodes)).devices.keys() == names
 
 
-def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangling_link(
-    tmp_path: Path,
-) -> None:
-    """In any order of the sources: what one of them has excluded is there."""
+def test_scan_device_left_out_leaves_though_a_link_dangles(tmp_path: Path) -> None:
     excluded = Skipped.because(Cause.EXCLUDED, "/x/a", "excluded")
     dangling = Skipped.because(Cause.DANGLING, "/x/a", "dangling link")
     for skipped in ((excluded, dangling), (dangling, excluded), (dangling,)):
         host = Scans(tmp_path, "sources: [directory: /x]")
         host.make("x/a")
         host.scan()
-        host.scan(after=1, found=Selection(skipped=skipped))
+        host.scan(after=1, selection=Selection(skipped=skipped))
         assert host.replaced == ({"a"} if excluded in skipped else set())
 
 
 @needs_root
 def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
-    """Also with the inodes of those that have gone, and of the same device."""
     host = Scans(tmp_path, "sources: [directory: {path: /x, types: char}]")
     (tmp_path / "x").mkdir()
     former = [f"x/a{number}" for number in range(20)]
@@ -249,14 +239,13 @@ def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
 
 @needs_root
 def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None:
-    """When the odd one has left, also by a scan that asks nothing again of devices as they were."""
     tree = HostTree(tmp_path)
     for minor in range(3):
         numa = {"numa_node": f"{minor}"} if minor < 2 else {}
         tree.device(f"/sys/devices/card{minor}", "class/misc", dev=f"240:{minor}", **numa)
     host = Scans(tree.root, "sources: [dev: card.]")
-    assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
-    left = {one: host.last.devices[one] for one in ("card0", "card1")}
-    found, mixed = host.scanner.with_places(left, host.last, full=False)
+    assert {device.numa_nodes for device in host.scan().devices.values()} == {()}
+    left = {name: host.last.devices[name] for name in ("card0", "card1")}
+    placed, mixed = host.scanner.with_places(left, host.last, full=False)
     assert not mixed
-    assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]
+    assert [placed[name].numa_nodes for name in sorted(placed)] == [(0,), (1,)]

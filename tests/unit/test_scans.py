@@ -1,4 +1,4 @@
-r"""What a resource has from one scan to the next: scans/*.txt has hosts that change, and what is found.
+r"""The devices of a resource from one scan to the next: scans/*.txt has hosts that change.
 
 A case begins with ``== what it shows`` and the options of a resource. A line ``$ …`` changes the host, its
 steps between `` ; ``, and scans it; below it are the devices, those that must leave the list with
@@ -50,10 +50,10 @@ class Host(Scans):
         words = shlex.split(rest)
         match verb:
             case "file":
-                for path, _, text in (one.partition("=") for one in words):
+                for path, _, text in (word.partition("=") for word in words):
                     tree.file(path, text.replace(r"\n", "\n").replace(r"\t", "\t"))
             case "char" | "block":
-                for path, _, number in (one.partition("=") for one in words):
+                for path, _, number in (word.partition("=") for word in words):
                     major, _, minor = (number or "3").rpartition(":")
                     (tree.block if verb == "block" else tree.char)(
                         path, int(major or 1), int(minor)
@@ -69,7 +69,7 @@ class Host(Scans):
                 tree.at(words[0]).rename(tree.at(words[1]))
             case "tree":
                 text = (HERE / f"trees/{words[0]}.tree").read_text()
-                for old, new in (one.split("~") for one in words[1:]):
+                for old, new in (word.split("~") for word in words[1:]):
                     text = text.replace(old, new)
                 tree.hardware(text)
             case "spec":
@@ -98,7 +98,7 @@ class Host(Scans):
                 self.policy = Policy((rest,), enforced=True)
                 self.configure(yaml.safe_dump(self._options))
             case "events":
-                heard = {one for root in self.scanner.locations for one in root.subsystems}
+                heard = {name for root in self.scanner.locations for name in root.subsystems}
                 yield f"events: {' '.join(sorted(heard))}"
             case "pod":
                 yield from self._given(words)
@@ -113,20 +113,20 @@ class Host(Scans):
             failed = dict.fromkeys(self._failed, "Input/output error")
             selection = replace(selection, nodes=nodes, failed_sources=failed)
         first = dict.fromkeys(self._claimed, "e.com/first")
-        found = self.scan(claimed=first.get, found=selection)
-        for device in found.devices.values():
+        snapshot = self.scan(claimed=first.get, selection=selection)
+        for device in snapshot.devices.values():
             yield f"{'! ' if device.id in self.replaced else ''}{_shown(device)}"
-        yield from (f"skipped {one.candidate}: {reason_of(one)}" for one in found.skipped)
-        yield from (f"error: {error}" for error in (found.error,) if error)
-        yield from (f"note: {note}" for note in found.notes)
-        if found.again_at is not None:
-            yield f"again in {round(found.again_at - self.now, 3):g} s"
+        yield from (f"skipped {entry.candidate}: {reason_of(entry)}" for entry in snapshot.skipped)
+        yield from (f"error: {error}" for error in (snapshot.error,) if error)
+        yield from (f"note: {note}" for note in snapshot.notes)
+        if snapshot.again_at is not None:
+            yield f"again in {round(snapshot.again_at - self.now, 3):g} s"
 
     def _given(self, ids: list[str]) -> Iterator[str]:
         self.scan()
         try:
             answer = self.scanner.allocate(self.last, offered(*ids))
-            devices = [self.last.devices[one] for one in ids if one in self.last.devices]
+            devices = [self.last.devices[step] for step in ids if step in self.last.devices]
             names = {"resource": "e.com/a", "nodeName": "node"}
             steps = planned_steps(
                 self.scanner.resource, devices, names, self.scanner.files.to_local
@@ -143,9 +143,9 @@ class Host(Scans):
         for mount in answer.mounts:
             mode = "ro" if mount.read_only else "rw"
             yield f"mount {mount.host_path} as {mount.container_path} {mode}"
-        for one in steps:
-            often = f"every {one['every']}, in {one['timeout']:g} s"
-            yield f"step of {one['device']}: {one['step']} {one['value']} ({often})"
+        for step in steps:
+            often = f"every {step['every']}, in {step['timeout']:g} s"
+            yield f"step of {step['device']}: {step['step']} {step['value']} ({often})"
 
 
 def _shown(device: HostDevice) -> str:
@@ -174,5 +174,5 @@ def _seen(case: str, root: Path) -> str:
         shown = [seen for step in filter(None, line.split(" ; ")) for seen in host.step(step)]
         if " pod " not in f" {line}":
             shown += host.shown()
-        head += f"$ {line}\n" + "".join(f"  {one}\n" for one in shown)
+        head += f"$ {line}\n" + "".join(f"  {result}\n" for result in shown)
     return head.replace(str(host.root), "$ROOT")

@@ -16,7 +16,7 @@ from devhost.model.config import Config
 
 VALIDATOR: Final = Draft202012Validator(json_schema())
 _EVERY: Final = yaml.safe_load(Path(__file__).with_name("schema.yaml").read_text())
-EXAMPLES: Final[list[dict[str, Any]]] = [{"version": "v1", "resources": [one]} for one in _EVERY]
+EXAMPLES: Final[list[dict[str, Any]]] = [{"version": "v1", "resources": [r]} for r in _EVERY]
 VALUES: Final[tuple[Any, ...]] = (
     *(-1, 0, 20_001, True, 1.5, None, "", "3", "5m", "5 m", "/x/../y", "/x/..y", "a b", "${x"),
     *("$$", "$", "rr", "rw", "never", "auto", "start", "readable", "0600", "9", "a.io/x", "1e3s"),
@@ -61,18 +61,18 @@ def changed(data: dict[str, Any], values: tuple[Any, ...]) -> Iterator[dict[str,
 
 def has_null(data: Any) -> bool:
     if isinstance(data, dict | list):
-        return any(has_null(one) for one in (data.values() if isinstance(data, dict) else data))
+        return any(has_null(value) for value in (data.values() if isinstance(data, dict) else data))
     return data is None
 
 
 def shape_problems(data: dict[str, Any]) -> set[str]:
     """Return the types of pydantic's errors."""
-    known = {key: value for key, value in data.items() if not key.startswith("x-")}
+    standard = {key: value for key, value in data.items() if not key.startswith("x-")}
     try:
-        Config.model_validate(known, by_alias=True, by_name=False)
+        Config.model_validate(standard, by_alias=True, by_name=False)
     except ValidationError as error:
-        return {one["type"] for one in error.errors()}
-    return {"null"} if has_null(known) else set()
+        return {problem["type"] for problem in error.errors()}
+    return {"null"} if has_null(standard) else set()
 
 
 def agree(data: dict[str, Any]) -> bool:
@@ -107,11 +107,11 @@ def test_schema_and_loader_accept_every_option(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("data", EXAMPLES[:-1], ids=lambda data: data["resources"][0]["name"])
 def test_schema_and_loader_judge_a_change_alike(data: dict[str, Any]) -> None:
-    assert [one for one in changed(data, VALUES) if not agree(one)] == []
+    assert [change for change in changed(data, VALUES) if not agree(change)] == []
 
 
 def test_schema_refuses_nothing_that_the_loader_accepts() -> None:
     for data in EXAMPLES[:-1]:
-        for one in changed(data, (None, [])):
-            loaded = loads(yaml.dump(one, Dumper=yaml.CSafeDumper))
-            assert loaded.config is None or VALIDATOR.is_valid(one), one
+        for change in changed(data, (None, [])):
+            loaded = loads(yaml.dump(change, Dumper=yaml.CSafeDumper))
+            assert loaded.config is None or VALIDATOR.is_valid(change), change

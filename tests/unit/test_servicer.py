@@ -1,4 +1,4 @@
-"""Which calls of kubelet the servicer notes; host/test_leaving has what depends on it."""
+"""The calls of kubelet that the servicer notes; host/test_leaving has what depends on them."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -30,7 +30,6 @@ class Answers(Nobody):
 
 
 async def test_servicer_notes_calls_until_they_are_answered() -> None:
-    """Meanwhile no ID leaves the list, and kubelet is asked nothing that makes it free devices."""
     device_list = DeviceList()
     device_list.update({"a": AdvertisedDevice(True)})
     answers, context = Answers(device_list), Any

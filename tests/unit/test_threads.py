@@ -20,8 +20,8 @@ from devhost.watch.threads import (
 
 
 async def test_in_thread_returns_results_and_failures() -> None:
-    found = await asyncio.gather(*(run_in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
-    assert found == list(range(100))
+    results = await asyncio.gather(*(run_in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
+    assert results == list(range(100))
     with pytest.raises(LookupError, match="no"):
         await run_in_thread("fail", raising(LookupError("no")))
 
@@ -37,11 +37,8 @@ async def test_in_thread_ends_idle_threads() -> None:
     await run_in_thread("behind them", int)
     release.set()
     await asyncio.gather(*hanging)
-    while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > IDLE_MAX:
+    while sum(thread.name in ("idle", "hangs") for thread in threading.enumerate()) > IDLE_MAX:
         await asyncio.to_thread(lambda: None)
-
-
-# ── blocking calls ──
 
 
 async def test_blocking_call_returns_or_fails() -> None:
@@ -68,9 +65,7 @@ async def test_blocking_call_that_hangs_is_abandoned() -> None:
 
 
 @pytest.mark.parametrize("progress", [None, Progress()], ids=["in all", "each answer"])
-async def test_blocking_call_that_returned_while_the_loop_was_busy_is_in_time(
-    progress: Progress | None,
-) -> None:
+async def test_blocking_call_on_a_busy_loop_is_in_time(progress: Progress | None) -> None:
     """The loop learns of both at the same time: that it has returned, and that it is late."""
     returned = threading.Event()
 
@@ -120,23 +115,8 @@ async def test_blocking_calls_abandoned_are_bounded() -> None:
     assert await calls.run(int) == 0
 
 
-async def test_blocking_calls_serial_run_one_after_the_other() -> None:
-    release, done = threading.Event(), list[str]()
-
-    def first() -> None:
-        release.wait()
-        done.append("first")
-
-    calls = BlockingCalls("calls", serial=True)
-    both = asyncio.gather(calls.run(first), calls.run(lambda: done.append("second")))
-    await asyncio.sleep(0.01)
-    release.set()
-    await both
-    assert done == ["first", "second"]
-
-
 async def test_blocking_call_waits_for_a_serial_one_whose_caller_was_cancelled() -> None:
-    """It was not late: that it has not returned yet says nothing of the host."""
+    """The former was not late: that it has not returned yet says nothing of the host."""
     release, begun = threading.Event(), threading.Event()
     calls = BlockingCalls("calls", serial=True)
     former = asyncio.create_task(calls.run(lambda: begun.set() or release.wait(), patience=60))  # type: ignore[func-returns-value]

@@ -43,10 +43,10 @@ class FakeSocket:
             with contextlib.suppress(BlockingIOError):
                 self._here.recv(1)
             raise BlockingIOError
-        found = self.pending.pop(0)
-        if isinstance(found, OSError):
-            raise found
-        return found
+        datagram = self.pending.pop(0)
+        if isinstance(datagram, OSError):
+            raise datagram
+        return datagram
 
     def close(self) -> None:
         self._here.close()
@@ -55,9 +55,9 @@ class FakeSocket:
 
 @pytest.fixture
 def fake() -> Iterator[FakeSocket]:
-    one = FakeSocket()
-    yield one
-    one.close()
+    fake_socket = FakeSocket()
+    yield fake_socket
+    fake_socket.close()
 
 
 async def all_read(fake: FakeSocket) -> None:
@@ -121,9 +121,7 @@ async def test_uevent_overrun_calls_all(fake: FakeSocket) -> None:
     events.close()
 
 
-async def test_uevents_without_socket_try_again(
-    fake: FakeSocket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_uevents_try_again(fake: FakeSocket, caplog: pytest.LogCaptureFixture) -> None:
     left: list[FakeSocket] = []
 
     def connect() -> FakeSocket:
@@ -174,7 +172,7 @@ found.recv(8192)
 
 @real
 def test_uevents_are_heard_in_a_network_namespace() -> None:
-    """As a pod has one, and without privileges."""
+    """A pod has a network namespace, too, and no privileges."""
     sandbox = ("unshare", "-n", "setpriv", "--reuid=65534", "--clear-groups")
     listener = subprocess.Popen(
         [*sandbox, sys.executable, "-c", HEARS], stdout=subprocess.PIPE, stderr=subprocess.PIPE

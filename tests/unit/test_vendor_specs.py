@@ -25,9 +25,7 @@ DEVICE = '{name: "%d"}'
         pytest.param(b"a: 1\n---\nb: 1", "line 2: but found another document", id="documents"),
     ],
 )
-def test_a_file_that_is_large_deep_or_no_yaml_is_not_read(
-    tmp_path: Path, content: bytes, reason: str
-) -> None:
+def test_large_deep_or_broken_file_is_not_read(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "cdi" / "a.yaml"
     path.parent.mkdir()
     path.write_bytes(content)
@@ -36,9 +34,7 @@ def test_a_file_that_is_large_deep_or_no_yaml_is_not_read(
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_file_has_a_bound_of_devices_and_a_directory_of_files(
-    tmp_path: Path, beyond: int
-) -> None:
+def test_devices_and_files_have_a_bound(tmp_path: Path, beyond: int) -> None:
     (tmp_path / "cdi").mkdir()
     devices = ", ".join(DEVICE % number for number in range(CDI_DEVICES_MAX + beyond))
     (tmp_path / "cdi/0.yaml").write_text(f"{{kind: v.org/d, devices: [{devices}]}}")

@@ -24,16 +24,15 @@ async def test_watch_entry_created_renamed_or_removed_is_an_event(tmp_path: Path
         (tmp_path / "sub").rmdir,
     ]
     async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path)
+        listener = await listen(watcher, tmp_path)
         for change in changes:
             change()
-            await one.call()
+            await listener.call()
             await settled(watcher)
-            one.called.clear()
+            listener.called.clear()
 
 
 async def test_watch_written_file_is_an_event_only_with_writes(tmp_path: Path) -> None:
-    """A later subscriber for which it does not count does not end that."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").touch()
@@ -48,20 +47,13 @@ async def test_watch_written_file_is_an_event_only_with_writes(tmp_path: Path) -
         assert not plain.called.is_set()
 
 
-# ── trees ──
-
-
 async def test_watch_recursive_calls_again_once_a_new_tree_is_watched(tmp_path: Path) -> None:
-    """They came before the watch of their directory: there is one more call."""
     async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path, recursive=True)
+        listener = await listen(watcher, tmp_path, recursive=True)
         (tmp_path / "x/y").mkdir(parents=True)
-        await one.call()
+        await listener.call()
         (tmp_path / "x/y/f").touch()
-        await one.call()
-
-
-# ── directories that come, go and are replaced ──
+        await listener.call()
 
 
 async def test_watch_symlink_to_directory_is_followed_when_replaced(tmp_path: Path) -> None:
@@ -70,42 +62,36 @@ async def test_watch_symlink_to_directory_is_followed_when_replaced(tmp_path: Pa
     link = tmp_path / "link"
     link.symlink_to("targets/a")
     async with Watcher() as watcher:
-        one = await listen(watcher, link)
-        assert await hears(watcher, one, tmp_path / "targets/a")
+        listener = await listen(watcher, link)
+        assert await hears(watcher, listener, tmp_path / "targets/a")
         (tmp_path / "other").symlink_to("targets/b")
         (tmp_path / "other").rename(link)
-        await one.call()
-        assert await hears(watcher, one, tmp_path / "targets/b")
-
-
-# ── several subscribers ──
+        await listener.call()
+        assert await hears(watcher, listener, tmp_path / "targets/b")
 
 
 async def test_watch_subscribers_of_one_directory_share_its_watch(tmp_path: Path) -> None:
-    """By whatever path, and with or without all below it; it is watched while there is one."""
     d, link = tmp_path / "d", tmp_path / "link"
     d.mkdir()
     link.symlink_to(d)
     async with Watcher() as watcher:
-        ones = [
+        listeners = [
             await listen(watcher, d),
             await listen(watcher, link),
             await listen(watcher, d, recursive=True),
         ]
-        while ones:
-            for one in ones:
-                assert await hears(watcher, one, d)
+        while listeners:
+            for listener in listeners:
+                assert await hears(watcher, listener, d)
             assert watches() == 2
-            closed = ones.pop()
+            closed = listeners.pop()
             closed.subscription.close()
             closed.subscription.close()
             assert not await hears(watcher, closed, d)
         assert watches() == 0
 
 
-async def test_watch_subscriber_closed_or_failing_in_its_callback_holds_up_no_other(
-    tmp_path: Path,
-) -> None:
+async def test_watch_failing_subscriber_holds_up_no_other(tmp_path: Path) -> None:
     d = tmp_path / "d"
     d.mkdir()
 
@@ -117,32 +103,29 @@ async def test_watch_subscriber_closed_or_failing_in_its_callback_holds_up_no_ot
         failing = Subscription(watcher, fails)
         await closing.watch(target(d))
         await failing.watch(target(d))
-        other = await listen(watcher, d)
+        second = await listen(watcher, d)
         d.rmdir()
         d.mkdir()
-        await other.call()
-        assert await hears(watcher, other, d)
-        assert watcher.subscriptions == {failing, other.subscription}
+        await second.call()
+        assert await hears(watcher, second, d)
+        assert watcher.subscriptions == {failing, second.subscription}
 
 
 async def test_watch_new_targets_replace_the_former_ones(tmp_path: Path) -> None:
-    """What both have is watched all the time; what is left is not watched any longer."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
     a, b, c = (target(tmp_path / name) for name in ("a", "b", "c"))
     async with Watcher() as watcher:
-        one = Listener(watcher)
-        await one.subscription.watch(a | b)
-        watching = asyncio.create_task(one.subscription.watch(b | c))
+        listener = Listener(watcher)
+        await listener.subscription.watch(a | b)
+        watching = asyncio.create_task(listener.subscription.watch(b | c))
         await asyncio.sleep(0)
         (tmp_path / "b/f").touch()
-        await one.call()
+        await listener.call()
         await watching
         assert watches() == 3
-        assert [await hears(watcher, one, tmp_path / name) for name in "abc"] == [False, True, True]
-
-
-# ── whatever happens to a tree: when it is quiet, the directories of each target are watched ──
+        heard = [await hears(watcher, listener, tmp_path / name) for name in "abc"]
+        assert heard == [False, True, True]
 
 
 DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]
@@ -162,16 +145,16 @@ STEPS = st.one_of(
 
 def take(step: tuple[str, ...], top: Path) -> None:
     """Change something in a tree, if that is possible as it is now."""
-    what, *names = step
+    action, *names = step
     paths = [top / name for name in names]
     try:
-        if what == "mkdir":
+        if action == "mkdir":
             paths[0].mkdir()
-        elif what == "rmtree":
+        elif action == "rmtree":
             shutil.rmtree(paths[0])
-        elif what == "rename":
+        elif action == "rename":
             paths[0].rename(paths[1])
-        elif what == "touch":
+        elif action == "touch":
             paths[0].touch()
         else:
             paths[0].unlink()
@@ -183,8 +166,8 @@ async def watched_through(steps: list[tuple[str, ...]], top: Path) -> None:
     async with Watcher() as watcher:
         listeners: dict[WatchTarget, Listener] = {}
         for name, recursive in TARGETS:
-            one = WatchTarget(str(top / name), recursive)
-            listeners[one] = await listen(watcher, top / name, recursive=recursive)
+            target = WatchTarget(str(top / name), recursive)
+            listeners[target] = await listen(watcher, top / name, recursive=recursive)
         for step in steps:
             if step[0] == "breathe":
                 await asyncio.sleep(0)
@@ -194,21 +177,21 @@ async def watched_through(steps: list[tuple[str, ...]], top: Path) -> None:
                 take(step, top)
         await settled(watcher)
         needed = set()
-        for one, listener in listeners.items():
-            for path in inside(one):
+        for target, listener in listeners.items():
+            for path in inside(target):
                 assert await hears(watcher, listener, path)
-            needed |= {os.stat(path).st_ino for path in (nearest_ancestor(one), *inside(one))}
+            needed |= {os.stat(path).st_ino for path in (nearest_ancestor(target), *inside(target))}
         assert watches() == len(needed)  # and nothing else any longer
 
 
-def inside(one: WatchTarget) -> list[str]:
+def inside(target: WatchTarget) -> list[str]:
     """Return the directories of a target that exist."""
-    found = [path for path, _, _ in os.walk(one.path)]
-    return found if one.recursive else found[:1]
+    paths = [path for path, _, _ in os.walk(target.path)]
+    return paths if target.recursive else paths[:1]
 
 
-def nearest_ancestor(one: WatchTarget) -> str:
-    return next(str(path) for path in Path(one.path).parents if path.is_dir())
+def nearest_ancestor(target: WatchTarget) -> str:
+    return next(str(path) for path in Path(target.path).parents if path.is_dir())
 
 
 @settings(max_examples=25)
@@ -219,6 +202,5 @@ def nearest_ancestor(one: WatchTarget) -> str:
 @example([("mkdir", "b"), ("mkdir", "b/x"), ("settle",), ("mkdir", "b/x/y"), ("rename", "b", "c")])
 @example([("mkdir", "b"), ("mkdir", "c"), ("mkdir", "c/x"), ("settle",), ("rename", "c", "b/x")])
 def test_watch_after_any_changes_is_of_the_targets_alone(steps: list[tuple[str, ...]]) -> None:
-    """A fresh file in each directory that counts has an event, and no other directory is watched."""
     with tempfile.TemporaryDirectory() as place:
         asyncio.run(watched_through(steps, Path(place)))

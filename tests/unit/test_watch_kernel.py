@@ -1,4 +1,4 @@
-"""What watching takes from the kernel, what it cannot give, and filesystems that hang."""
+"""Watching by the kernel: what it takes, its limits, and filesystems that hang."""
 
 import asyncio
 import errno
@@ -21,14 +21,14 @@ async def test_watch_of_a_thousand_directories_takes_one_inotify_instance(tmp_pa
         path.mkdir()
     async with Watcher() as watcher:
         before = threading.active_count()
-        ones = [Listener(watcher) for _ in paths]
-        await asyncio.gather(*(one.watch(path) for one, path in zip(ones, paths, strict=True)))
+        listeners = [Listener(watcher) for _ in paths]
+        await asyncio.gather(*(at.watch(path) for at, path in zip(listeners, paths, strict=True)))
         assert threading.active_count() <= before + 4  # those for short work, which stay
         assert instances() == 1
         assert watches() == 1001  # with the one above
-        assert await hears(watcher, ones[-1], paths[-1])
-        for one in ones:
-            one.subscription.close()
+        assert await hears(watcher, listeners[-1], paths[-1])
+        for listener in listeners:
+            listener.subscription.close()
         assert watches() == 0
     assert instances() == 0
 
@@ -41,55 +41,53 @@ async def test_watch_after_inotify_overflow_watches_all_again(tmp_path: Path) ->
     d, missing = tmp_path / "d", tmp_path / "missing"
     (d / "x").mkdir(parents=True)
     async with Watcher() as watcher:
-        one = await listen(watcher, d, recursive=True)
-        other = await listen(watcher, missing)
+        listener = await listen(watcher, d, recursive=True)
+        second = await listen(watcher, missing)
         for _ in range(most // 2 + 1):
             os.close(os.open(d / "x/f", os.O_CREAT))
             os.unlink(d / "x/f")  # noqa: PTH108
         (d / "x").rmdir()
         (d / "x/y").mkdir(parents=True)
         missing.mkdir()
-        await one.call()
-        await other.call()
-        assert await hears(watcher, one, d / "x/y")
-        assert await hears(watcher, other, missing)
+        await listener.call()
+        await second.call()
+        assert await hears(watcher, listener, d / "x/y")
+        assert await hears(watcher, second, missing)
         assert watcher._inotify
         assert len(watcher._inotify.watches) == watches(), "or they would count against the limit"
 
 
-@pytest.mark.parametrize("which", ["instance", "watch", "thread"])
+@pytest.mark.parametrize("limit", ["instance", "watch", "thread"])
 async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "no space")
 
     targets = target(tmp_path / "a") | target(tmp_path / "b")
     async with Watcher() as watcher:
-        one, other = Listener(watcher), Listener(watcher)
+        listener, second = Listener(watcher), Listener(watcher)
         with monkeypatch.context() as limited:
-            if which == "thread":
+            if limit == "thread":
                 limited.setattr(devhost.watch.watcher, "run_in_thread", refuse)
             else:
-                limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
-            await one.subscription.watch(targets)
-            await one.subscription.watch(targets)
-            await other.watch(tmp_path)
-            assert one.subscription.polling_reason
-            other.subscription.close()
-            assert not other.subscription.polling_reason
-        await one.subscription.watch(targets)
-        assert not one.subscription.polling_reason
+                limited.setattr(Inotify, "__init__" if limit == "instance" else "add", refuse)
+            await listener.subscription.watch(targets)
+            await listener.subscription.watch(targets)
+            await second.watch(tmp_path)
+            assert listener.subscription.polling_reason
+            second.subscription.close()
+            assert not second.subscription.polling_reason
+        await listener.subscription.watch(targets)
+        assert not listener.subscription.polling_reason
         (tmp_path / "a").mkdir()
-        await one.call()
+        await listener.call()
     assert [record.getMessage() for record in caplog.records] == [
         "inotify unavailable, polling instead"
     ]
 
 
-async def test_watch_that_becomes_degraded_calls_its_subscriber(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_degraded_watch_calls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = Inotify.add
 
     def refuse(self: Inotify, path: str, *, writes: bool) -> int:
@@ -98,32 +96,27 @@ async def test_watch_that_becomes_degraded_calls_its_subscriber(
         return add(self, path, writes=writes)
 
     async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path, recursive=True)
+        listener = await listen(watcher, tmp_path, recursive=True)
         monkeypatch.setattr(Inotify, "add", refuse)
         (tmp_path / "sub").mkdir()
-        while not one.subscription.polling_reason:
-            await one.call()
+        while not listener.subscription.polling_reason:
+            await listener.call()
 
 
-async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devhost.watch.watcher, "WATCHES_TOTAL_MAX", 10)
     monkeypatch.setattr(devhost.watch.watcher, "WATCHES_FEW", 3)
     for name in ("a", "b"):
         for number in range(20):
             (tmp_path / name / str(number)).mkdir(parents=True)
     async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path / "a", recursive=True)
-        assert one.subscription.polling_reason == "more than 10 watched directories"
+        listener = await listen(watcher, tmp_path / "a", recursive=True)
+        assert listener.subscription.polling_reason == "more than 10 watched directories"
         assert watches() == 10
-        other = await listen(watcher, tmp_path / "b", recursive=True)
-        assert other.subscription.polling_reason
+        second = await listen(watcher, tmp_path / "b", recursive=True)
+        assert second.subscription.polling_reason
         assert watches() == 10 + 2  # and the one above, which both have
-        assert await hears(watcher, other, tmp_path / "b")
-
-
-# ── threads that take long: what happens until the event loop uses their watches ──
+        assert await hears(watcher, second, tmp_path / "b")
 
 
 class Held:
@@ -134,11 +127,11 @@ class Held:
         self._path = str(path)
 
     def resolve(self, inotify: Inotify, targets: frozenset[WatchTarget]) -> ResolvedTargets:
-        found = ResolvedTargets(inotify, targets)
-        if self._path in {one.path for one in targets} and not self.added.is_set():
+        resolved = ResolvedTargets(inotify, targets)
+        if self._path in {target.path for target in targets} and not self.added.is_set():
             self.added.set()
             self.release.wait(60)
-        return found
+        return resolved
 
     async def until_added(self) -> None:
         await asyncio.to_thread(self.added.wait, 60)
@@ -146,11 +139,11 @@ class Held:
 
 @pytest.fixture
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    one = Held(tmp_path / "top" / "d")
+    held_thread = Held(tmp_path / "top" / "d")
     (tmp_path / "top" / "d").mkdir(parents=True)
-    monkeypatch.setattr(devhost.watch.watcher, "ResolvedTargets", one.resolve)
-    yield one
-    one.release.set()
+    monkeypatch.setattr(devhost.watch.watcher, "ResolvedTargets", held_thread.resolve)
+    yield held_thread
+    held_thread.release.set()
 
 
 async def all_read(watcher: Watcher, place: Path) -> None:
@@ -163,16 +156,13 @@ async def all_read(watcher: Watcher, place: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["made", "replaced", "moved out", "extended"])
-async def test_watch_directory_changed_while_it_is_being_added_is_watched(
-    tmp_path: Path, held: Held, change: str
-) -> None:
-    """The events of that came too early; the directories that exist in the end are watched."""
+async def test_watch_of_a_changing_directory(tmp_path: Path, held: Held, change: str) -> None:
     d, recursive = tmp_path / "top" / "d", change == "extended"
     if change == "made":
         d.rmdir()
     async with Watcher() as watcher:
-        one = Listener(watcher)
-        watching = asyncio.create_task(one.watch(d, recursive=recursive))
+        listener = Listener(watcher)
+        watching = asyncio.create_task(listener.watch(d, recursive=recursive))
         await held.until_added()
         if change == "moved out":
             d.rename(tmp_path / "away")
@@ -182,50 +172,45 @@ async def test_watch_directory_changed_while_it_is_being_added_is_watched(
         await all_read(watcher, tmp_path / "read")
         held.release.set()
         await watching
-        assert await hears(watcher, one, d)
+        assert await hears(watcher, listener, d)
         if recursive:
-            assert await hears(watcher, one, d / "x")
+            assert await hears(watcher, listener, d / "x")
             assert watches() == 3
         else:
             assert watches() == 2
 
 
-async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
-    tmp_path: Path, held: Held
-) -> None:
+async def test_watch_closed_meanwhile_leaves_none(tmp_path: Path, held: Held) -> None:
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     async with Watcher() as watcher:
-        other = await listen(watcher, top)
+        second = await listen(watcher, top)
         before = watches()
-        one = Listener(watcher)
-        watching = asyncio.create_task(one.watch(d))
+        listener = Listener(watcher)
+        watching = asyncio.create_task(listener.watch(d))
         await held.until_added()
         assert watches() == before + 1
-        one.subscription.close()
+        listener.subscription.close()
         await watching
         held.release.set()
         while watches() != before:
             await asyncio.sleep(0.001)
-        assert await hears(watcher, other, top)
+        assert await hears(watcher, second, top)
 
 
-async def test_watch_on_a_hanging_filesystem_holds_up_only_its_own_targets(
-    tmp_path: Path, held: Held
-) -> None:
-    """Others are watched, and other targets of the same subscription; leaving is no wait either."""
+async def test_watch_that_hangs_holds_up_no_other(tmp_path: Path, held: Held) -> None:
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     before = descriptors()
     async with Watcher() as watcher:
-        one = Listener(watcher)
-        watching = asyncio.create_task(one.watch(d))
+        listener = Listener(watcher)
+        watching = asyncio.create_task(listener.watch(d))
         await held.until_added()
-        other = await listen(watcher, tmp_path)
+        second = await listen(watcher, tmp_path)
         (tmp_path / "f").touch()
-        await other.call()
-        await one.watch(top)
+        await second.call()
+        await listener.watch(top)
         await watching
         (top / "f").touch()
-        await one.call()
+        await listener.call()
     assert descriptors() == before
     held.release.set()
     await asyncio.sleep(0.01)

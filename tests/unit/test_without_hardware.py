@@ -15,11 +15,11 @@ def netlink_sockets(pid: int) -> int:
     """Return how many descriptors of a process are sockets for the kernel's events of devices."""
     rows = [line.split() for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()]
     kind, inode = rows[0].index("Eth"), rows[0].index("Inode")
-    found = {f"socket:[{row[inode]}]" for row in rows[1:] if row[kind] == "15"}
+    links = {f"socket:[{row[inode]}]" for row in rows[1:] if row[kind] == "15"}
     count = 0
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-            count += str(descriptor.readlink()) in found
+            count += str(descriptor.readlink()) in links
     return count
 
 

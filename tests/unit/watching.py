@@ -49,10 +49,10 @@ async def settled(watcher: Watcher) -> None:
         Path(place, "x").touch()  # noqa: ASYNC240
         await last.call()
         last.subscription.close()
-    tasks = [one._arranging for one in watcher.subscriptions]
-    while pending := [one for one in tasks if one and not one.done()]:
+    tasks = [subscription._arranging for subscription in watcher.subscriptions]
+    while pending := [task for task in tasks if task and not task.done()]:
         await asyncio.wait(pending)
-        tasks = [one._arranging for one in watcher.subscriptions]
+        tasks = [subscription._arranging for subscription in watcher.subscriptions]
 
 
 async def hears(watcher: Watcher, listener: Listener, path: str | Path) -> bool:
@@ -66,13 +66,13 @@ async def hears(watcher: Watcher, listener: Listener, path: str | Path) -> bool:
 
 def descriptors() -> dict[str, str]:
     """Return what this process has open."""
-    found = {}
+    links = {}
     for path in Path("/proc/self/fd").iterdir():
         try:
-            found[path.name] = os.readlink(path)
+            links[path.name] = os.readlink(path)
         except FileNotFoundError:  # that of this loop
             continue
-    return found
+    return links
 
 
 def instances() -> int:
@@ -84,6 +84,6 @@ def watches() -> int:
     """Return how many directories this process watches."""
     return sum(
         Path(f"/proc/self/fdinfo/{number}").read_text().count("inotify wd:")
-        for number, what in descriptors().items()
-        if what == "anon_inode:inotify"
+        for number, link in descriptors().items()
+        if link == "anon_inode:inotify"
     )
