@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.backend import LockState
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError
@@ -59,12 +58,7 @@ class FakeBackend(DevicePluginBackend):
         super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
         self.locked: set[str] = set()
         self.served: set[str] = set()
-
-    def locked_by_other(self, resource: str) -> bool:
-        return resource in self.locked
-
-    def lock_of(self, resource: str) -> LockState:
-        return "other" if resource in self.locked else "ours"
+        self.lock_of = lambda resource: "other" if resource in self.locked else "ours"
 
     def has_served(self, resource: str) -> bool:
         return resource in self.served
