@@ -31,8 +31,9 @@ _TOPS: Final = (
 )
 _LEFT_OUT: Final = {  # directories, by name
     *("fd", "hugepages", "mqueue", "pts", "shm"),
-    *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics", "system"),
+    *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics"),
 }
+_PROCESSORS: Final = "/sys/devices/system"  # and memory: large, and no devices
 _IDENTIFYING: Final = re.compile(
     "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|(node|port|fabric|target|initiator)_?name"
     "|phys_(port|switch)_id|sas_address|serial|serial_number|subsysnqn|sys_image_guid|uniq"
@@ -56,7 +57,8 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
                 with contextlib.suppress(OSError):  # it has just been unplugged
                     if (content := _content(f"{base}{below}/{name}", files)) is not None:
                         contents[f"{top}{below}/{name}"] = content
-            directories[:] = [name for name in directories if name not in _LEFT_OUT]
+            is_last = f"{base}{below}" == _PROCESSORS
+            directories[:] = [name for name in directories if not is_last and name not in _LEFT_OUT]
     for name in {name for row in kinds.rows().values() for name in row.libraries}:
         libraries = (f"{directory}/{name}" for directory in LIBRARIES)
         contents |= {path: b"" for path in libraries if files.stat(path) is not None}

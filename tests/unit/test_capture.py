@@ -41,6 +41,7 @@ def test_commands_say_the_same_of_a_machine_and_its_archive(name: str, tmp_path:
     tree.file("/proc/consoles", "ttyS0 -W- (EC p a) 4:64\n")
     tree.pci("0000:f0:00.0", "10de:2330", driver="nvidia", **{"class": "0x030200"})
     tree.char("/dev/nvidia7", 195, 7)
+    tree.device("/sys/devices/virtual/dma_heap/system", "class/dma_heap", dev="252:0")
     tree.file("/proc/driver/nvidia/gpus/0000:f0:00.0/information", "Device Minor: 7\n")
     tree.file("/usr/local/nvidia/lib64/libcuda.so.1")
     (tmp_path / "any.yaml").write_text(ENTRY)
