@@ -112,8 +112,8 @@ def rules_of(resource: Resource) -> Rules:
 
 def uses_nodes(resource: Resource) -> bool:
     """Whether containers, steps or checks are given the nodes of the devices."""
-    given = any(rule.target == "devices" and rule.per_device for rule in rules_of(resource))
-    return given or bool(resource.pre_start or resource.health)
+    is_given = any(rule.target == "devices" and rule.per_device for rule in rules_of(resource))
+    return is_given or bool(resource.pre_start or resource.health)
 
 
 def mounted_globs(resource: Resource, path: Template) -> list[str]:

@@ -209,7 +209,7 @@ class ResourceLocks:
                 self.look()
 
     def look(self) -> None:
-        """Have those who wait for a lock try to take it."""
+        """Wake those who wait for a lock, so that they try to take it."""
         self.looked.set()
         self.looked = asyncio.Event()
 

@@ -55,7 +55,9 @@ def command(
     results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [problem for _, loaded in results for problem in loaded.problems]
     if enforce and root is not None:
-        problems += [each for file, loaded in results for each in _refusals(file, loaded, root)]
+        problems += [
+            refusal for file, loaded in results for refusal in _refusals(file, loaded, root)
+        ]
     failing = ("error", "warning") if strict else ("error",)
     valid = not any(problem.severity in failing for problem in problems)
     if output == "json":

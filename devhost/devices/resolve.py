@@ -94,7 +94,7 @@ class IdQuota:
 
     def max_ids(self, name: str) -> int:
         """Return how many IDs a resource may have; what it has it keeps."""
-        counts = (max(count, self._declared[other]) for other, count in self._taken.items())
+        counts = (max(count, self._declared[rival]) for rival, count in self._taken.items())
         elsewhere = sum(counts) - max(self._taken[name], self._declared[name])
         return max(self._taken[name], limits.DEVICE_IDS_MAX - elsewhere)
 

@@ -50,10 +50,10 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
     contents: Contents = {}
     for top in _TOPS:
         base = files.resolve(top)
-        for local, directories, others in os.walk(files.to_local(base)):
+        for local, directories, names in os.walk(files.to_local(base)):
             below = local.removeprefix(files.to_local(base))
             contents[f"{top}{below}"] = None
-            for name in (*directories, *others):
+            for name in (*directories, *names):
                 with contextlib.suppress(OSError):  # it has just been unplugged
                     if (content := _content(f"{base}{below}/{name}", files)) is not None:
                         contents[f"{top}{below}/{name}"] = content

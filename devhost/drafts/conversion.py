@@ -85,7 +85,7 @@ class _Nodes(NodeEntries):
             name, texts = entry.resource["name"], _GIVEN.findall(str(entry.resource))
             problems = loads(draft.render((), [entry])).problems
             errors = [problem.message for problem in problems if problem.severity == "error"]
-            if any(other.resource.get("name") == name for other in self.entries):
+            if any(former.resource.get("name") == name for former in self.entries):
                 errors = ["a second resource of this name"]
             if errors:
                 entry = lost_entry(name, errors[0])
@@ -127,7 +127,7 @@ class Conversion:
 
         Scalars stay as they are written: 0403 is no number here.
         """
-        extent, arguments, others = Extent(), _COMMAND.findall(text), list[Any]()
+        extent, arguments, manifests = Extent(), _COMMAND.findall(text), list[Any]()
         before = devices, _ = len(self._devices), len(self._plugins)
         try:
             trees = [tree.data for tree in yaml_tree.parse_all(text, extent, texts=True)]
@@ -139,13 +139,13 @@ class Conversion:
             count = len(self._devices), len(self._plugins)
             self._walk(manifest, self._add_manifest(manifest), extent)
             if count == (len(self._devices), len(self._plugins)):
-                others.append(manifest)
+                manifests.append(manifest)
         if arguments and len(self._devices) == devices:
             domain = _domain(text) or ""
             self._walk(arguments, self._add_manifest(arguments)._replace(domain=domain), extent)
         has_plugin = before != (len(self._devices), len(self._plugins))
         domain, count_before = self._domain or DOMAIN, len(self._others)
-        for manifest in others:
+        for manifest in manifests:
             self._others += [
                 use
                 for use in path_users.find_uses(manifest)
@@ -217,8 +217,8 @@ class Conversion:
             for name in {*_CONFIG_NAME.findall(str(self._manifests[manifest]))}:
                 by_name.setdefault(name, []).extend(plugins)
         for device, place in self._devices:
-            own = self._plugins.get(place.manifest) or by_name.get(place.name)
-            plugins = own or all_plugins
+            nearest = self._plugins.get(place.manifest) or by_name.get(place.name)
+            plugins = nearest or all_plugins
             domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
             domains = set() if "devicematch" in device else domains - {""}
             is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1

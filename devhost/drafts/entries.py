@@ -127,8 +127,8 @@ class EntryWriter:
 
     def _are_ports(self, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
         """Whether nodes are the ports of a serial adapter, each in a place of its own."""
-        sysfs, others = self._machine.sysfs, self._machine.nodes(owner.syspath)
-        if any(node.subsystem in ("usbmisc", "wwan") for node in others):
+        sysfs, siblings = self._machine.sysfs, self._machine.nodes(owner.syspath)
+        if any(node.subsystem in ("usbmisc", "wwan") for node in siblings):
             return False  # a modem
         above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
         kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
@@ -378,13 +378,13 @@ class EntryWriter:
                 break
             above.append(name)
         uncounted = _uncounted(node.name)
-        for names, own in itertools.product(candidates, ({}, {"name": uncounted})):
+        for names, selector in itertools.product(candidates, ({}, {"name": uncounted})):
             parents = tuple(Matcher({"name": (name,)}) for name in names)
-            matcher = Matcher({key: (value,) for key, value in own.items()}, parents=parents)
+            matcher = Matcher({key: (value,) for key, value in selector.items()}, parents=parents)
             matching = [member for member in members if not matcher.mismatches(member)]
             if [member.syspath for member in matching] == [node.syspath]:
                 parent = _few([{"name": name} for name in names])
-                return {"subsystem": node.subsystem, **own, "parent": parent}, True
+                return {"subsystem": node.subsystem, **selector, "parent": parent}, True
         shorter = _name_glob(node.name, reading.members)
         options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
         return options, shorter is not None
@@ -425,7 +425,7 @@ def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
 def _add_places(resource: _Options, name: str) -> None:
     """Give a container nodes under their places, too, and a variable with the path."""
     allocate, sources = resource.get("allocate", {}), resource["sources"]
-    devices, *others = allocate.get("devices", ["${path}"]) or [None]
+    devices, *more_nodes = allocate.get("devices", ["${path}"]) or [None]
     rules, env = [devices], dict(allocate.get("env", {}))
     for source in sources if devices == "${path}" else ():
         match source:
@@ -442,7 +442,7 @@ def _add_places(resource: _Options, name: str) -> None:
         rules.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
         env[f"{word}_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = path
     if rules[1:]:
-        resource["allocate"] = {**allocate, "devices": [*rules, *others], "env": env}
+        resource["allocate"] = {**allocate, "devices": [*rules, *more_nodes], "env": env}
 
 
 def _options_of_kind(options: object, without: str = "") -> _Options:
@@ -475,7 +475,7 @@ def _uncounted(name: str) -> str:
 def _name_glob(name: str, names: Iterable[str]) -> str | None:
     """Return a glob without what the kernel counts that matches only one of some names."""
     shorter = _uncounted(name)
-    is_alone = [other for other in names if matches_any(other, (shorter,))] == [name]
+    is_alone = [rival for rival in names if matches_any(rival, (shorter,))] == [name]
     return shorter if is_alone and not _LETTERED.fullmatch(name) else None
 
 

@@ -112,10 +112,10 @@ def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[Draf
     resource, groups = _Entry(), list[_Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
-            more = [*groups, _Group.model_validate(data)]
-            for path in more[-1].paths:
+            tried = [*groups, _Group.model_validate(data)]
+            for path in tried[-1].paths:
                 dev_names.check(path.selects)
-            resource, groups = _convert_groups(more), more
+            resource, groups = _convert_groups(tried), tried
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
     if resource:

@@ -66,11 +66,14 @@ def load(file: str) -> Rows:
     Raises `OSError` if it cannot be read, and a `ConfigError` with every problem.
     """
     try:
-        own = _parse(decode(read(file)), file)
+        rows_of_file = _parse(decode(read(file)), file)
     except TreeError as error:
         problem = Problem("error", file, error.line, error.column, "", str(error))
         raise ConfigError([problem]) from None
-    merged = {**own, **{name: row for name, row in rows().items() if name not in own}}
+    merged = {
+        **rows_of_file,
+        **{name: row for name, row in rows().items() if name not in rows_of_file},
+    }
     for problem in loads(draft.render((), [entry for _, entry in _entries(merged)])).problems:
         if problem.severity == "error":
             message = f"together with the kinds of devhost: {problem.message}"
@@ -82,21 +85,21 @@ def _parse(text: str, file: str) -> Rows:
     tree, rows = yaml_tree.parse(text), dict[str, KindRow]()
     if not isinstance(tree.data, dict):
         raise TreeError("should be kinds by their names", 1, 1)
-    found = [*messages.tree_problems(tree)]
-    reported = {path for path, _, _ in found}
+    problems = [*messages.tree_problems(tree)]
+    reported = {path for path, _, _ in problems}
     for base, model, data in _parts(tree.data):
         try:
             value = model.model_validate(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            found += messages.shape_problems(details, base, tree, reported, (base, model))
+            problems += messages.shape_problems(details, base, tree, reported, (base, model))
         else:
-            found += _check(base, value, tree)
+            problems += _check(base, value, tree)
             rows |= {str(*base): value} if isinstance(value, KindRow) else {}
-    if found:
-        found.sort(key=lambda problem: problem[2])
+    if problems:
+        problems.sort(key=lambda problem: problem[2])
         document = Document(lines(text), tree)
-        raise ConfigError([document.problem("error", file, *problem) for problem in found])
+        raise ConfigError([document.problem("error", file, *problem) for problem in problems])
     return rows
 
 

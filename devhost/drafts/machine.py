@@ -80,8 +80,12 @@ class Machine:
     def rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem, or of the `OTHER_CLASS`; some only for `--all`."""
         if subsystem == OTHER_CLASS:
-            for other, is_left_out in self.other_nodes():
-                row = {"node": other.path, "subsystem": other.subsystem, **self._columns(other)}
+            for kernel_node, is_left_out in self.other_nodes():
+                row = {
+                    "node": kernel_node.path,
+                    "subsystem": kernel_node.subsystem,
+                    **self._columns(kernel_node),
+                }
                 yield row, is_left_out
         elif subsystem == CDI:
             for kind, device in self.vendor_devices:

@@ -90,8 +90,8 @@ def _find_volumes(tree: Any) -> Iterator[_Volume]:
             name = str(entry.get("name") or key)
             parts = (part for part_key, part in walk_mappings(entry) if part_key != "hostPath")
             below = [part["path"] for part in parts if part.get("path") and part is not entry]
-            own = [entry["mountPath"]] if entry.get("mountPath") else mounts.get(name, below)
-            for inside in own or [host]:
+            targets = [entry["mountPath"]] if entry.get("mountPath") else mounts.get(name, below)
+            for inside in targets or [host]:
                 yield name, host, str(inside), "rw"
 
 

@@ -18,7 +18,7 @@ _CACHE: Final = dict[str, tuple[tuple[int, int], _Facts]]()
 
 
 class NvidiaClass:
-    """What sysfs would have if the driver made a class. Blocks where it is made.
+    """The class in sysfs that the driver does not make. Blocks where it is made.
 
     Attributes:
         links: Where the links of the class, and to it, would lead.
@@ -44,8 +44,8 @@ class NvidiaClass:
 
 def _gpus(files: HostFiles) -> Mapping[str, _Facts]:
     """Return what the driver says of GPUs, by their PCI addresses."""
-    own = () if files.is_copy else (_GPUS,)  # a container's own /proc has the host's
-    for directory in (files.to_local(_GPUS), *own):
+    own_directory = () if files.is_copy else (_GPUS,)  # a container's own /proc has the host's
+    for directory in (files.to_local(_GPUS), *own_directory):
         try:
             addresses = os.listdir(directory)  # noqa: PTH208
         except OSError:

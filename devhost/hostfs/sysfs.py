@@ -192,8 +192,10 @@ class SysfsTree(SysfsFiles):
         directory, _, name = device.rpartition("/")
         number, port, place = self.text(f"{device}/ifindex"), self._port(device), device
         # That of a class below a device has nothing but these; any other has files, without ports.
-        others = (f"{directory}/{other}" for other in self.names(directory) if other != name)
-        if any(ancestor_devices(device, self)) and port not in map(self._port, others):
+        siblings = (
+            f"{directory}/{sibling}" for sibling in self.names(directory) if sibling != name
+        )
+        if any(ancestor_devices(device, self)) and port not in map(self._port, siblings):
             place = f"{directory}{port}"
         return f"{directory} {number}" if number else place, place
 

@@ -224,8 +224,8 @@ class Resource(ConfigModel):
         """Give what a vendor describes by its name alone, where nothing else is said."""
         if any(source.cdi is None for source in info.data.get("sources", ())):
             return allocate
-        given = {name: getattr(allocate, name) for name in allocate.model_fields_set}
-        return allocate.model_copy(update=_OF_VENDORS | given)
+        options = {name: getattr(allocate, name) for name in allocate.model_fields_set}
+        return allocate.model_copy(update=_OF_VENDORS | options)
 
     @field_validator("min_devices")
     @classmethod

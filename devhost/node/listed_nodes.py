@@ -50,13 +50,13 @@ class ListedNodes:
         return not {key for key, *_ in left} <= {key for key, *_ in come}
 
 
-def _listed_only_in(devices: _Devices, others: _Devices) -> Iterator[tuple[str, str, bool]]:
+def _listed_only_in(devices: _Devices, former: _Devices) -> Iterator[tuple[str, str, bool]]:
     """Yield the node keys that nobody else may offer while devices are listed that others are not.
 
     Each with the ID of its device, and whether that is leaving. A device that waits has none.
     """
     for device in devices.values():
-        if others.get(device.id) is not device and not device.is_withheld:
+        if former.get(device.id) is not device and not device.is_withheld:
             for node in device.owned_nodes:
                 if device.is_leaving or device.has(node):
                     yield from ((key, device.id, device.is_leaving) for key in node.id.keys)

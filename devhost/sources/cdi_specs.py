@@ -313,8 +313,8 @@ def _candidates(
     elif device.owned.isdisjoint(states):
         yield Skipped.because(Cause.INCOMPLETE, label, absent[0])
     ordered = sorted(states, key=lambda path: path not in device.owned)
-    known = filter(None, (specs.syspath(states[path]) for path in ordered))
-    if syspath := next(known, ""):
+    places = filter(None, (specs.syspath(states[path]) for path in ordered))
+    if syspath := next(places, ""):
         owner, link = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
         variables |= owner.variables if owner is not None else {}
         variables["subsystem"] = subsystem = specs.sysfs.link_name(link) or ""

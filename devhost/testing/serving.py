@@ -78,8 +78,12 @@ async def serving(
     config = Config(version="v1", resources=())
     if configs:
         (text,) = configs
-        asked = replace(policy, enforced=False)
-        read = loads(text, policy=asked) if isinstance(text, str) else load(str(text), asked)
+        file_policy = replace(policy, enforced=False)
+        read = (
+            loads(text, policy=file_policy)
+            if isinstance(text, str)
+            else load(str(text), file_policy)
+        )
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
     backend = DevicePluginBackend(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)

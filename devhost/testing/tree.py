@@ -136,8 +136,8 @@ class HostTree:
         if not below and not self.at(above).is_dir():
             self.pci(above.split("/")[-2], "8086:06ed", **{"class": "0x0c0330"})
             self.usb(f"usb{bus}", "1d6b:0002", os.path.dirname(above), bDeviceClass="09")
-        others = self._resolved(f"/dev/bus/usb/{bus:03}").glob("*")
-        number = int(files.get("devnum", 1 + sum(1 for _ in others)))
+        nodes_of_bus = self._resolved(f"/dev/bus/usb/{bus:03}").glob("*")
+        number = int(files.get("devnum", 1 + sum(1 for _ in nodes_of_bus)))
         values = dict(zip(("idVendor", "idProduct"), ids.split(":"), strict=True))
         values |= {"busnum": f"{bus}", "devnum": f"{number}"}
         values["dev"], driver = f"189:{(bus - 1) * 128 + number - 1}", files.pop("driver", "")

@@ -121,8 +121,8 @@ def test_specs_of_vendors_are_mounted_for_a_source_that_reads_them(helm: Helm) -
     config = {"version": "v1", "resources": resources}
     cdi = {"enabled": True, "specDirs": ["/opt/cdi/", "/usr/cdi"]}
     mount = {"mountPath": "/host/opt/cdi", "name": "cdi-specs-0", "readOnly": True}
-    for given in (config, {"existingConfigMap": "other"}):
-        values = {"config": given, "cdi": cdi, "hostPaths": ["/usr/cdi"]}
+    for section in (config, {"existingConfigMap": "other"}):
+        values = {"config": section, "cdi": cdi, "hostPaths": ["/usr/cdi"]}
         (daemonset,) = helm.render(values).of("DaemonSet")
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         assert {"name": "DEVHOST_CDI_DIRS", "value": "/opt/cdi/ /usr/cdi"} in container["env"]

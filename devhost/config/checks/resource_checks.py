@@ -189,7 +189,7 @@ def _differ(rule: Rule, second: Rule) -> bool:
 
 
 def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterator[CheckProblem]:
-    """Tell of constant names that two resources set: kubelet picks one value at random."""
+    """Yield notes on constant names that two resources set: kubelet picks one value at random."""
     first: dict[tuple[str, Template], tuple[str, Rule]] = {}
     for base, resource, rules in resources:
         name = resource.name
