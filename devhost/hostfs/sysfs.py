@@ -370,8 +370,8 @@ def _interface(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
 
 def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
     address = posixpath.basename(syspath)
-    physical, count = sysfs.link(f"{syspath}/physfn"), 0
-    while (link := sysfs.link(f"{physical}/virtfn{count}")) not in (None, syspath):
+    physical, link, count = sysfs.link(f"{syspath}/physfn"), None, 0
+    while physical and (link := sysfs.link(f"{physical}/virtfn{count}")) not in (None, syspath):
         count += 1
     facts = {
         "device": sysfs.codes(syspath, "vendor", "device", by=":"),

@@ -1,7 +1,7 @@
 """The contract of a source: where it looks, what it finds there, and what it has not matched.
 
-Files (`files`), tokens (`static`), devices of the kernel (`kernel`) and the code of a plugin are
-sources. `selection` decides which candidates of a source are nodes of devices.
+Files (`file_sources`), CDI specs (`cdi_specs`), tokens (`static`), devices of the kernel (`kernel`)
+and the code of a plugin are sources. `selection` decides which candidates are nodes of devices.
 """
 
 from collections.abc import Iterable, Mapping

@@ -137,7 +137,8 @@ class HostTree:
             self.pci(above.split("/")[-2], "8086:06ed", **{"class": "0x0c0330"})
             self.usb(f"usb{bus}", "1d6b:0002", os.path.dirname(above), bDeviceClass="09")
         nodes_of_bus = self._resolved(f"/dev/bus/usb/{bus:03}").glob("*")
-        number = int(files.get("devnum", 1 + sum(1 for _ in nodes_of_bus)))
+        last = max((int(node.name) for node in nodes_of_bus), default=0)
+        number = int(files.get("devnum", last + 1))
         values = dict(zip(("idVendor", "idProduct"), ids.split(":"), strict=True))
         values |= {"busnum": f"{bus}", "devnum": f"{number}"}
         values["dev"], driver = f"189:{(bus - 1) * 128 + number - 1}", files.pop("driver", "")
@@ -151,9 +152,10 @@ class HostTree:
     def _nodes(self, path: str, nodes: Iterable[str]) -> str:
         for node in nodes:
             subsystem, _, file = node.partition("/")
-            number = f"240:{sum(1 for _ in self.at('/sys/dev').glob('*/*'))}"
+            numbered = self.at("/sys/dev").glob("*/240:*")
+            last = max((int(link.name.partition(":")[2]) for link in numbered), default=-1)
             place = f"{path}/{subsystem}/{file.rpartition('/')[2]}"
-            self.device(place, f"class/{subsystem}", file, dev=number)
+            self.device(place, f"class/{subsystem}", file, dev=f"240:{last + 1}")
         return path
 
     def _node(self, path: str, kind: str, number: int, mode: int) -> None:

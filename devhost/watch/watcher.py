@@ -275,8 +275,13 @@ class Watcher:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            work.add_done_callback(lambda done: self._end_unused(done.result().uses))
+            work.add_done_callback(self._end_resolved)
             raise
+
+    def _end_resolved(self, work: "asyncio.Future[ResolvedTargets]") -> None:
+        """End what a thread has watched for a subscription that has gone meanwhile."""
+        if not work.cancelled() and work.exception() is None:
+            self._end_unused(work.result().uses)
 
     def replace_uses(self, subscription: Subscription, uses: set[Use]) -> None:
         """Deliver the events of these watches alone; end the watches that nobody uses now."""

@@ -142,6 +142,9 @@ def test_devices_of_a_tree_are_found_by_what_the_kernel_says(
 ) -> None:
     tree, file = devhost_tree, tmp_path / "c.yaml"
     hub = tree.usb("2-1", "05e3:0608", bDeviceClass="09")
+    for port in (2, 3):
+        tree.usb(f"2-1.{port}", "0403:6001", hub)
+    tree.remove("/dev/bus/usb/002/003")  # a number that is not used again
     tree.usb("2-1.4", "0403:6001", hub, serial="A1", driver="ftdi_sio", nodes=["tty/ttyUSB0"])
     nodes = ["drm/dri/card0", "drm/dri/renderD128"]
     tree.pci("0000:00:02.0", "8086:9bc8", driver="i915", nodes=nodes, numa_node="1")
