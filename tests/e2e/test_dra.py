@@ -403,7 +403,7 @@ def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, po
 def test_second_release_publishes_when_the_first_has_gone(serials: Release, pods: Pods) -> None:
     cluster = serials.cluster
     second = Release(cluster, max(PACKAGES), "second")
-    reason = "another instance of devhost serves it by DRA (driver devhost)"
+    reason = "another instance of devhost serves it by DRA"
 
     def waits() -> bool:
         (resource,) = second.status()["resources"]
