@@ -76,13 +76,18 @@ class Machine(Sequence):
         taken, alone = set[str](), set[str]()
         for declared in self.here:
             entries = self.entries(declared)
+            withheld = self.withheld(declared, entries)
+            entries = {key: well for key, well in entries.items() if node_of(key) not in withheld}
+            limit = declared.max_devices  # what is withheld has seats, too
+            free = replace(declared, max_devices=None if limit is None else limit - len(withheld))
             try:
                 past, behind = self.past[declared.name], self.behind(declared)
-                offered = check(declared, self.root, entries, past, taken, taken - alone, behind)
+                unfree, shared = taken | withheld, taken - alone
+                offered = check(free, self.root, entries, past, unfree, shared, behind)
             except Problem as problem:
                 raise Problem(f"{declared.name}: {problem}: {entries}") from None
-            taken |= offered
-            alone |= set[str]() if declared.overlap else offered
+            taken |= offered | withheld
+            alone |= set[str]() if declared.overlap else offered | withheld
 
     def entries(self, declared: Declared) -> dict[str, bool]:
         """Return what devhost lists, but for what has left that pods hold: those must be there."""
@@ -100,6 +105,16 @@ class Machine(Sequence):
             if resource == name
             for device_id in answer["deviceIds"][resource]
         }
+
+    def withheld(self, declared: Declared, entries: dict[str, bool]) -> set[str]:
+        """Return the nodes of unhealthy devices that pods hold under another name."""
+        held = {
+            node_of(device_id)
+            for resource, answer in self.pods.values()
+            for device_id in answer["deviceIds"][resource]
+            if not is_token(device_id) and (resource != declared.name or device_id not in entries)
+        }
+        return {node_of(key) for key, well in entries.items() if not well} & held
 
     def behind(self, declared: Declared, *, new: bool = False) -> set[str]:
         """Return the nodes that resources behind one offer and do not share.
