@@ -26,7 +26,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in a configuration, or may be wrong with a pod, and where.
+    """A mistake in a configuration, or a possible one in pods, and where it is.
 
     Attributes:
         severity: An error makes the configuration invalid, a warning does with `--strict`; of a

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from devhost.config import yaml_tree
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
-from devhost.drafts.draft import DraftEntry, lost_entry
+from devhost.drafts.draft import DraftEntry, lost_entry, unused_name
 from devhost.drafts.generic_plugin import convert_device
 from devhost.hostfs.files import HostFiles, is_in_dev
 
@@ -140,9 +140,8 @@ def build_entries(
         else:
             by_path.setdefault((use.path, use.inside, use.permissions), []).append(use)
     for (path, inside, permissions), users in by_path.items():
-        name = f"{domain}/{re.sub('[^A-Za-z0-9_.-]+', '-', users[0].name).strip('-_.')}"
-        name += f"-{len(names)}" if name in names else ""
-        names.add(name)
+        label = re.sub("[^A-Za-z0-9_.-]+", "-", users[0].name).strip("-_.")
+        name = unused_name(f"{domain}/{label}", names)
         path_of = {"path": path, "mountPath": inside, "permissions": permissions}
         device = {"name": name, "groups": [{"count": len(users), "paths": [path_of]}]}
         request = f"below `resources.limits` of the container, write `{name}: 1`"

@@ -31,8 +31,8 @@ class Conflicts:
         self._ends = ends
         self.listed_nodes = ListedNodes()
         self.overlap: Mapping[str, bool] = {}  # of each resource of the file
-        # Of what pods have without a record: a device of which the nodes are not known, and, with
-        # claims, those of which they are.
+        # Devices that pods have without a record: the first whose nodes are not known, and, of
+        # claims, those whose nodes are.
         self.unaccounted: AdvertisedName | None = None
         self.unrecorded = HoldingIndex(table.boot)
 

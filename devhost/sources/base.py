@@ -121,7 +121,7 @@ class NodeSource:
     empty_text = ""
 
     def failure(self, _listings: Listings, /) -> str | None:
-        """Return why it finds no more than a part; asked before `find`."""
+        """Return why it finds only a part; asked once before each `find`."""
         return None
 
     def find(
