@@ -23,7 +23,7 @@ from tests.e2e.cluster import (
 )
 from tests.e2e.init import NODE_IP
 from tests.e2e.pods import NAMESPACE, Pods, kill, pod
-from tests.e2e.release import DEVICES, PYTHON, STATE, VALUES, Release, config, offered
+from tests.e2e.release import DEVICES, PYTHON, STATE, VALUES, Release, config, offered, sockets
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
@@ -467,7 +467,11 @@ def test_node_goes_to_dra_and_back_while_pods_hold(
         pods.run(*serial_pods(f"{name}-later", count=1))
         assert running.items() < pods.containers().items()
 
+    before = sockets(cluster)
     install("devicePlugin")
+    if steps:  # it registers again: meanwhile kubelet admits no pod
+        cluster.until("it has registered with the steps", lambda: sockets(cluster) != before)
+        cluster.until("devhost is registered", installed_dra.well)
     wait_for_plugin()
     run_and_restart_kubelet("plugin")
     assert not records(cluster)
