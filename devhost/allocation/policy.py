@@ -160,7 +160,8 @@ class Policy:
 
     def raw_usb_problem(self, words: Sequence[str]) -> str | None:
         """Return why raw USB nodes may not be given, of which these ``words`` are the rights."""
-        rights = (re.sub("place:.*", "*", right.lower()) for right in self.allow_devices)  # or any
+        # Any product may be at a place.
+        rights = (re.sub("place:.*", "*", right.lower()) for right in self.allow_devices)
         globs = [_product(right) for right in rights if ":" in right or right == "*"]
         if "usb" in self.allow_devices or self._node_globs or (globs and not words):
             return None

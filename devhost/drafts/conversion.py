@@ -128,7 +128,7 @@ class Conversion:
         Scalars stay as they are written: 0403 is no number here.
         """
         extent, arguments, manifests = Extent(), _COMMAND.findall(text), list[Any]()
-        before = devices, _ = len(self._devices), len(self._plugins)
+        before = self._counts()
         try:
             trees = [tree.data for tree in yaml_tree.parse_all(text, extent, texts=True)]
         except TreeError:
@@ -136,14 +136,14 @@ class Conversion:
                 raise
             trees = []
         for manifest in path_users.list_manifests(trees, extent):
-            count = len(self._devices), len(self._plugins)
+            counts = self._counts()
             self._walk(manifest, self._add_manifest(manifest), extent)
-            if count == (len(self._devices), len(self._plugins)):
+            if counts == self._counts():
                 manifests.append(manifest)
-        if arguments and len(self._devices) == devices:
+        if arguments and len(self._devices) == before[0]:
             domain = _domain(text) or ""
             self._walk(arguments, self._add_manifest(arguments)._replace(domain=domain), extent)
-        has_plugin = before != (len(self._devices), len(self._plugins))
+        has_plugin = before != self._counts()
         domain, count_before = self._domain or DOMAIN, len(self._others)
         for manifest in manifests:
             self._others += [
@@ -154,6 +154,10 @@ class Conversion:
             ]
             self._others += udev_rules.find_entries(manifest, extent, domain)
         return has_plugin or len(self._others) > count_before
+
+    def _counts(self) -> tuple[int, int]:
+        """Return how many devices were read, and how many manifests with a plugin."""
+        return len(self._devices), len(self._plugins)
 
     def _add_manifest(self, manifest: Any) -> _Place:
         self._manifests.append(manifest)

@@ -425,9 +425,9 @@ def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
 def _add_places(resource: _Options, name: str) -> None:
     """Give a container nodes under their places, too, and a variable with the path."""
     allocate, sources = resource.get("allocate", {}), resource["sources"]
-    devices, *more_nodes = allocate.get("devices", ["${path}"]) or [None]
-    rules, env = [devices], dict(allocate.get("env", {}))
-    for source in sources if devices == "${path}" else ():
+    devices, places = allocate.get("devices", ["${path}"]), list[_Options]()
+    env = dict(allocate.get("env", {}))
+    for source in sources if devices[:1] == ["${path}"] else ():
         match source:
             case {"pci": {"node": "drm/renderD*"}} | {"sysfs": {"name": "renderD*"}}:
                 word, form, role = "RENDER", "/dev/dri/by-path/{}-render", "drm"
@@ -439,10 +439,11 @@ def _add_places(resource: _Options, name: str) -> None:
                 continue
         prefix = f"{source.get('as', role)}." if len(sources) > 1 else ""
         path = form.format(f"${{{prefix}place}}")
-        rules.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
+        places.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
         env[f"{word}_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = path
-    if rules[1:]:
-        resource["allocate"] = {**allocate, "devices": [*rules, *more_nodes], "env": env}
+    if places:
+        nodes = [devices[0], *places, *devices[1:]]
+        resource["allocate"] = {**allocate, "devices": nodes, "env": env}
 
 
 def _options_of_kind(options: object, without: str = "") -> _Options:

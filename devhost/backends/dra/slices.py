@@ -321,7 +321,8 @@ class SliceWriter:
                     works = self._follow(), self._write_changes(), self.locks.keep_unowned()
                     await run_together(*works)
                 except DevhostError as error:
-                    self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
+                    # Other errors are of the node, such as a kubelet that is too old.
+                    self._is_read = not isinstance(error, ApiError)
                     self._failures += 1
                     if self._failures > 1:  # else it may only be that a watch could not go on
                         self._set_problem(str(error))
