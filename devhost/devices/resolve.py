@@ -51,8 +51,8 @@ class Resolver:
         identified.truncate(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
-        # Why its owner has given up a node may be what has changed since: that it is gone.
-        if outdated and not nodes.skipped(name).isdisjoint(offers):
+        # It may be gone since, and that why nobody else offers it.
+        if outdated and not offers <= nodes.offers(name):
             return None, {name}
         owners, failed = identified.context.owners, identified.selection.failed_sources
         may_come = nodes.reserved(name) if failed else owners.keys()

@@ -64,7 +64,7 @@ class ResourceScan:
         self._is_reading = False  # a reading was begun that was not taken by a pass yet
         self._since = 0.0  # when a scan was requested last
         self.pending_since = 0.0
-        self._rereads = 0  # as something had changed meanwhile
+        self._outdated_count = 0  # of the last findings: something had changed meanwhile
         self.timer: asyncio.TimerHandle | None = None  # to scan even if nothing happens
         # The devices as read last, if others offer the nodes that they offered before; and the
         # devices when a pass has resolved that.
@@ -85,6 +85,11 @@ class ResourceScan:
     def is_pending(self) -> bool:
         """Whether a scan may be about to find something."""
         return self.due or self._is_reading
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether to read again before others trust what was read; not if it changes all the time."""
+        return self.due and self._outdated_count < _REREADS_MAX
 
     def request(self, *, full: bool = False) -> None:
         """Scan, as something may have changed; also what no event tells, if `full`."""
@@ -230,7 +235,6 @@ class ResourceScan:
         identified = await self.outcome
         self.outcome = None
         del self.forecast  # it has the devices from before
-        self._rereads = self._rereads + 1 if identified is None else 0
         if identified is not None and identified is not forecast:
             owners = identified.context.owners.items()
             self._owners = {key: owner for key, owner in owners if owner is not None}
@@ -239,8 +243,8 @@ class ResourceScan:
 
     def take(self) -> _Finding:
         """Return what was found, for a pass."""
-        outdated = self.due and self._rereads < _REREADS_MAX
-        self._is_reading = False
+        outdated, self._is_reading = self.is_outdated, False
+        self._outdated_count = self._outdated_count + 1 if self.due else 0
         return self.forecast, self.found, outdated
 
 
@@ -324,6 +328,8 @@ class Reconciler:
         for scan in sorted(self.active, key=self._position):
             if scan.outcome is not None and not scan.outcome.done():
                 ready.append(scan)
+                if scan.is_outdated:
+                    break  # a resource behind it may have been read later
             elif scan.is_pending and loop.time() < (until := scan.pending_since + ORDER_WAIT_S):
                 self._timer, self._awaited = loop.call_at(until, self.wake), scan
                 break

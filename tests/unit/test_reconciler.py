@@ -127,18 +127,22 @@ async def at() -> AsyncIterator[Resources]:
         scan.close()
 
 
-async def test_findings_are_resolved_in_order(
-    at: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resolved = []
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The resources in the order in which their findings are resolved, however long that takes."""
+    names: list[str] = []
     resolve = Resolver.resolve
 
     def noted(self: Resolver, forecast: Identified, *snapshots: Snapshot, outdated: bool) -> object:
-        resolved.append(forecast.context.resource.name[-1])
+        names.append(forecast.context.resource.name[-1])
         return resolve(self, forecast, *snapshots, outdated=outdated)
 
     monkeypatch.setattr(Resolver, "resolve", noted)
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
+    return names
+
+
+async def test_findings_are_resolved_in_order(at: Resources, resolved: list[str]) -> None:
     first, second = at.hang("a"), at.hang("b")
     at.declare("cab")
     while at.scans["c"].outcome is None:
@@ -149,6 +153,22 @@ async def test_findings_are_resolved_in_order(
     first.set()
     await at.until_applied("abc")
     assert resolved == ["a", "b", "c"]
+
+
+async def test_resource_waits_while_the_one_before_it_is_read_again(
+    at: Resources, resolved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been read later, and find a node that the first one would have."""
+
+    async def watch(_: Reader) -> None:
+        if not resolved:
+            at.scans["a"].request()
+
+    monkeypatch.setattr(Reader, "watch", watch)
+    at.hang("a")
+    at.declare("ba")
+    await at.until_applied("b")
+    assert resolved == ["a", "a", "b"]
 
 
 async def test_event_takes_one_call(at: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +212,18 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     later, _ = resolver.resolve(resolved, snapshot)
     assert later is not None
     assert later.context.previous is snapshot, "it has other devices since the forecast"
+
+
+def test_outdated_finding_takes_no_new_node(tmp_path: Path) -> None:
+    (tmp_path / "n0").touch()
+    resource, files = declared("a", 0, "glob: /n*"), HostFiles(str(tmp_path))
+    scanner = Scanner(resource, files, Policy(), "node", settle_s=0.0)
+    resolver, none = Resolver(), Snapshot()
+    resolver.reconfigure([resource])
+    forecast = scanner.identify(selected(scanner), none, 0.0)
+    assert resolver.resolve(forecast, none, outdated=True) == (None, {"e.com/a"})
+    resolver.resolve(forecast, none)
+    assert resolver.resolve(forecast, none, outdated=True)[0] is forecast
 
 
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
