@@ -88,7 +88,7 @@ class ResourceScan:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether to read again before others trust what was read; not if it changes all the time."""
+        """Whether it has to be read again; never that of a resource that changes all the time."""
         return self.due and self._outdated_count < _REREADS_MAX
 
     def request(self, *, full: bool = False) -> None:
