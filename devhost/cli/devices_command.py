@@ -60,8 +60,7 @@ def command(
 
     Example: `devhost devices ttyUSB0 -o yaml`
     """
-    from devhost.drafts.draft import entry_lines
-    from devhost.drafts.entries import DOMAIN
+    from devhost.drafts.draft import DOMAIN, entry_lines
     from devhost.drafts.host_draft import build_host_entries
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles

@@ -84,7 +84,6 @@ def command(
     Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
     from devhost.drafts import draft, host_draft
-    from devhost.drafts.entries import DOMAIN
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
@@ -93,7 +92,7 @@ def command(
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]
         listed = chosen if names else None
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, listed, rows)
+        entries = host_draft.build_host_entries(files, domain or draft.DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
@@ -103,7 +102,7 @@ def command(
     summary = f"{offered} resource{'s' * (offered != 1)}"
     if left := sum(bool(entry.resource) for entry in entries) - offered:
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
-    text = host_draft.render(entries, domain or DOMAIN, values=values)
+    text = host_draft.render(entries, domain or draft.DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()
     root = click.get_current_context().meta.get(options.ARCHIVE, root)
     flags += f" --root {root}" if root != "/" else ""

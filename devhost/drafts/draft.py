@@ -15,9 +15,11 @@ from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import ResourceReport, report
 from devhost.drafts.rights import Rights, rights_of_report
-from devhost.hostfs.files import HostFiles, describe_read_error
+from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
+from devhost.model.config import Resource
 from devhost.model.names import printable
 
+DOMAIN: Final = "example.com"  # of resources, unless a person says another one
 _COLUMNS: Final = 96
 # Strings that no reader of YAML takes for anything else, whatever its version: Go's, JavaScript's
 # and Python's differ in what is a number, a truth value or a date.
@@ -58,6 +60,45 @@ class NodeEntries:
     name: str
     labels: Mapping[str, str]
     entries: list[DraftEntry] = field(default_factory=list)
+    _starts: set[str] = field(default_factory=set)  # of the paths that they give
+    _heads: set[str] = field(default_factory=set)  # which these begin with
+
+    def add(self, entry: DraftEntry) -> None:
+        """Add an entry, or why a file may not have it; nodes of an earlier one may be shared."""
+        if entry.resource:
+            name, loaded = entry.resource["name"], loads(render((), [entry]))
+            errors = [problem.message for problem in loaded.problems if problem.severity == "error"]
+            if any(former.resource.get("name") == name for former in self.entries):
+                errors = ["a second resource of this name"]
+            if errors:
+                entry = lost_entry(name, errors[0])
+            elif any([self._share(path) for path in _given_paths(loaded.require().resources[0])]):
+                entry = replace(entry, resource={**entry.resource, "overlap": "allow"})
+        self.entries.append(entry)
+
+    def _share(self, path: str) -> bool:
+        """Add a path; return whether an earlier one may match it, what is below it or above."""
+        start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
+        heads = {start[:length] for length in range(len(start) + 1)}
+        is_shared = start in self._heads or not heads.isdisjoint(self._starts)
+        self._starts.add(start)
+        self._heads |= heads
+        return is_shared
+
+
+def _given_paths(resource: Resource) -> Iterator[str]:
+    """Yield the paths and globs of what containers get: of patterns, how they begin."""
+    for source in resource.sources:
+        yield from source.glob.paths if source.glob else ()
+        if source.dev:
+            yield f"/dev/{source.dev.pattern.partition('(')[0]}*"
+    rules = resource.allocate.devices or ()
+    yield from (str(rule.host_path) for rule in rules if not rule.host_path.names)
+
+
+def replicas(count: int) -> dict[str, int]:
+    """Return the option that gives each device to so many containers; none for a single one."""
+    return {"replicas": count} if count > 1 else {}
 
 
 def unused_name(name: str, used: set[str]) -> str:

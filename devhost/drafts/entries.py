@@ -24,7 +24,6 @@ from devhost.model.hardware_sources import USB_NODE
 from devhost.model.pattern import matches_any
 from devhost.sources.matcher import Matcher
 
-DOMAIN: Final = "example.com"
 _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
 _COUNTER: Final = re.compile("(?<!^v)(?<!^i)[0-9]+")  # but the 4 and the 2 of v4l and i2c

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from devhost.drafts import dev_names
-from devhost.drafts.draft import DraftEntry, lost_entry
+from devhost.drafts.draft import DraftEntry, lost_entry, replicas
 from devhost.hostfs.device_classes import BLOCK, class_by_path
 from devhost.hostfs.files import HostFiles, is_wild
 
@@ -53,6 +53,10 @@ class _Path(_Settings):
     def selects(self, name: str) -> bool:
         """Whether it selects a name below /dev, with the kernel's number or any."""
         return self.path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", self.glob)
+
+    def source(self, files: HostFiles) -> _Entry | str:
+        """Return the source of what it matches. Blocks."""
+        return dev_names.path_source(self.glob, files, is_mounted=self.type == "Mount")
 
     def rule(self, path: str = "", *, optional: bool = False) -> _Entry:
         """Return the entry of `allocate` for a template of host paths, or for this path alone."""
@@ -92,7 +96,9 @@ def _drop_empty(value: Any) -> Any:
     return [member for member in value if not isinstance(member, dict) or any(member.values())]
 
 
-class _Group(_Settings):
+class Group(_Settings):
+    """Paths or USB devices, of which the n-th ones are a device, in ``count`` containers."""
+
     paths: Annotated[list[_Path], BeforeValidator(_drop_empty)] = []
     usb: Annotated[
         list[_Usb],
@@ -109,27 +115,23 @@ class _Device(_Settings):
 
 def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[DraftEntry]:
     """Yield why groups are not carried over, and the resource of the others. Blocks."""
-    resource, groups = _Entry(), list[_Group]()
+    resource, groups = _Entry(), list[Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
-            tried = [*groups, _Group.model_validate(data)]
-            for path in tried[-1].paths:
+            group = Group.model_validate(data)
+            for path in group.paths:
                 dev_names.check(path.selects)
-            resource, groups = _convert_groups(tried), tried
+            resource = convert_groups(name, [*groups, group], files)
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
+        else:
+            groups.append(group)
     if resource:
-        sources = [
-            dev_names.path_source(source.glob, files, is_mounted=source.type == "Mount")
-            if isinstance(source, _Path)
-            else source
-            for source in resource["sources"]
-        ]
-        yield DraftEntry({"name": name, **resource, "sources": sources})
+        yield DraftEntry(resource)
 
 
-def _convert_groups(groups: Sequence[_Group]) -> _Entry:
-    """Return groups as `sources` and `allocate`, or raise `ValueError`."""
+def convert_groups(name: str, groups: Sequence[Group], files: HostFiles) -> _Entry:
+    """Return the resource of groups, or raise `ValueError`. Blocks."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
@@ -139,8 +141,8 @@ def _convert_groups(groups: Sequence[_Group]) -> _Entry:
     elif any(usb) or not all(paths):
         raise ValueError("needs groups of paths alone, or of USB devices alone")
     else:
-        resource = _convert_paths(paths)
-    return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
+        resource = _convert_paths(paths, files)
+    return {"name": name, **resource, **replicas(max(counts))}
 
 
 def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
@@ -157,7 +159,7 @@ def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
-def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
+def _convert_paths(groups: Sequence[Sequence[_Path]], files: HostFiles) -> _Entry:
     """Return a source for each group, or several that are joined, beside what all groups have."""
     members = [path for paths in groups if len(paths) > 1 for path in paths]
     wild = [path for path in members if is_wild(path.path)]
@@ -176,9 +178,11 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     rows = [[path for path in paths if path not in constants] for paths in groups]
     if not rows[0] or len({len(row) for row in rows}) > 1:
         raise ValueError("groups of several paths beside others")
-    resource, rules = (
-        _join_rows(rows) if len(rows[0]) > 1 else _list_sources([row[0] for row in rows])
-    )
+    if len(rows[0]) > 1:
+        resource, rules = _join_rows(rows)
+    else:
+        sources = [path.source(files) for (path,) in rows]
+        resource, rules = {"sources": sources}, [_shared_rule([path for (path,) in rows])]
     rules += [path.rule(optional=path.optional) for path in constants]
     allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
     if mounts := [rule for rule in rules if "readOnly" in rule]:
@@ -187,21 +191,21 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     return {**resource, "allocate": allocate, **most}
 
 
+def _shared_rule(paths: Sequence[_Path]) -> _Entry:
+    """Return what a container gets of each of the paths, or raise `ValueError`."""
+    rule, *others = (path.rule("${path}") for path in paths)
+    if any(other != rule for other in others):
+        raise ValueError("paths with different mountPath, permissions or type")
+    return rule
+
+
 def _convert_optional(paths: Sequence[_Path]) -> _Entry:
     """Return a group of optional paths: a device of those that are there."""
-    rule = paths[0].rule("${path}")
-    if any(path.rule("${path}") != rule for path in paths) or "permissions" not in rule:
-        raise ValueError("optional paths that are mounts, or differ in mountPath or permissions")
+    rule = _shared_rule(paths)
+    if "permissions" not in rule:
+        raise ValueError("optional paths that are mounts")
     source = {"paths": [path.glob for path in paths], "types": ["char", "block", "directory"]}
     return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
-
-
-def _list_sources(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
-    """Return a source for each path, and what a container gets of each."""
-    rules = [path.rule("${path}") for path in paths]
-    if any(rule != rules[0] for rule in rules):
-        raise ValueError("paths with different mountPath, permissions or type")
-    return {"sources": paths}, rules[:1]
 
 
 def _join_rows(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:

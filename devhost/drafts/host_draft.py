@@ -7,8 +7,8 @@ from typing import Final
 
 from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
-from devhost.drafts.draft import DraftEntry
-from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
+from devhost.drafts.draft import DOMAIN, DraftEntry
+from devhost.drafts.entries import DraftDevice, EntryWriter
 from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
 from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles

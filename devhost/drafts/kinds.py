@@ -4,7 +4,7 @@ import functools
 import importlib.resources
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
@@ -15,14 +15,12 @@ from devhost.config.loader import loads, read
 from devhost.config.yaml_errors import TreeError, decode, lines
 from devhost.config.yaml_tree import Path, Tree, TreeProblem
 from devhost.drafts import draft
-from devhost.drafts.draft import DraftEntry
+from devhost.drafts.draft import DOMAIN, DraftEntry
 from devhost.errors import ConfigError, Problem
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.model.values import AsTuple, ConfigModel
-
-_DOMAIN: Final = "example.com"
 
 
 class KindRow(ConfigModel):
@@ -123,7 +121,7 @@ def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
             yield path, problem.message, tree.position(path)[:2]
 
 
-def full_name(name: str, domain: str = _DOMAIN) -> str:
+def full_name(name: str, domain: str = DOMAIN) -> str:
     """Return the name of a resource with a domain, if it has none of its own."""
     return name if "/" in name else f"{domain}/{name}"
 
@@ -137,7 +135,7 @@ def _entries(rows: Rows) -> list[tuple[DeviceKind, DraftEntry]]:
         for resource in row.resources
     ]
     return [
-        (kind, DraftEntry({**kind.resource, "name": f"{_DOMAIN}/{number}"}))
+        (kind, DraftEntry({**kind.resource, "name": f"{DOMAIN}/{number}"}))
         for number, kind in enumerate(kinds)
     ]
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from devhost.drafts import dev_names
+from devhost.drafts.draft import replicas
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.walk import Walk
 from devhost.model import pattern
@@ -48,8 +49,8 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
             "nothing below /dev of this host matches: run convert on the node, or write one "
             "resource for all of them, with `dev`"
         )
-    shared = {"replicas": setting.nummaxdevices} if setting.nummaxdevices > 1 else {}
-    return [{**_resource(path, domain, files), **shared} for path in paths]
+    shares = replicas(setting.nummaxdevices)
+    return [{**_resource(path, domain, files), **shares} for path in paths]
 
 
 def _resource(below: str, domain: str, files: HostFiles) -> dict[str, Any]:

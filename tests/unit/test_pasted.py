@@ -8,8 +8,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
-from devhost.drafts.draft import resource_lines
-from devhost.drafts.entries import DOMAIN
+from devhost.drafts.draft import DOMAIN, resource_lines
 from devhost.drafts.host_draft import build_host_entries
 from devhost.drafts.machine import Machine
 from devhost.hostfs.files import HostFiles
