@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from devhost.drafts import kinds
-from devhost.drafts.entries import LIBRARIES, is_good_serial
+from devhost.drafts.entries import LIBRARIES
+from devhost.drafts.selectors import is_good_serial
 from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX

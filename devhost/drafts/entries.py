@@ -5,7 +5,6 @@ when the kernel counts in another order.
 """
 
 import glob
-import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,20 +15,20 @@ from devhost.drafts.draft import DraftEntry, unused_name
 from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
+from devhost.drafts.selectors import (
+    Options,
+    bus_nodes,
+    bus_options,
+    few,
+    is_counted,
+    sysfs_options,
+)
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
+from devhost.hostfs.sysfs import KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
-from devhost.model.hardware_sources import USB_NODE
 from devhost.model.pattern import matches_any
-from devhost.sources.matcher import Matcher
 
-_SERIAL_MIN: Final = 4
-_COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
-_COUNTER: Final = re.compile("(?<!^v)(?<!^i)[0-9]+")  # but the 4 and the 2 of v4l and i2c
-# Names in which only the first number is counted: the second is of a part of the device.
-_PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]+\.[0-9]+")
-_LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
 _NAMES: Final = {"tty": "serial", "video4linux": "video"}
 _PLACED: Final = ("drm", "gpio", "i2c-dev")  # which programs also look for by the kernel's name
@@ -52,7 +51,6 @@ _CARRIES_NETWORK: Final = (
     "its network interface is up or has virtual functions, so it may carry the node's own network"
 )
 
-_Options = dict[str, Any]
 _OF_NODE: Final = KindRow(resources=())
 _RAW: Final = KindRow(
     resources=(),
@@ -145,23 +143,22 @@ class EntryWriter:
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
         owner, node, is_stable = device.owner, device.node, True
-        resource: _Options
         nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
         link = device.variables.get("byId")
+        resource: Options = {}
         if node is not None and node.subsystem == "block" and link is not None:
             resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
-        elif owner is not None and owner.prefix == "usb.":
-            options, nodes, is_stable = self._usb_node(device)
-            resource = {"sources": [{"usb": {"device": "*:*", **options}}]}
-        elif owner is not None and (choice := _pci_node(device)) is not None:
-            nodes = nodes or device.nodes
-            resource = {"sources": [{"pci": {"device": "*:*", "node": choice}}]}
-        elif node is not None and node.subsystem:
+        elif owner is not None:
+            options, chosen, lasts = bus_nodes(self._machine, device)
+            if owner.prefix == "usb." or lasts:
+                bus, nodes, is_stable = owner.prefix.removesuffix("."), chosen, lasts
+                resource = {"sources": [{bus: {"device": "*:*", **options}}]}
+        if not resource and node is not None and node.subsystem:
             resource = {"sources": [{"sysfs": node.subsystem}]}
-        else:  # sysfs does not know it
+        elif not resource:  # sysfs does not know it
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
-            is_stable = not _is_counted(path)
+            is_stable = not is_counted(path)
         kind = DeviceKind(resource, _OF_NODE)
         name = f"{node.subsystem} {node.name}".strip() if node is not None else ""
         text = title(owner, nodes if owner is None else device.nodes, name)
@@ -206,7 +203,7 @@ class EntryWriter:
         owner, node = device.owner, device.nodes[0] if device.nodes else None
         if owner is None:
             name = node.name if node is not None else ""
-            if node is not None and _is_counted(name):
+            if node is not None and is_counted(name):
                 name = _NAMES.get(node.subsystem, node.subsystem)
         elif owner.prefix == "usb.":
             name = owner.facts["product"] or owner.facts["device"]
@@ -227,20 +224,20 @@ class EntryWriter:
         resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
         is_whole = kind.row.whole or len(used) > 1
         owners = {device.owner.name: device.owner for device in devices if device.owner}
-        identity: _Options = {}
+        identity: Options = {}
         source = resource["sources"][0]
         match source:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
-                selected = self._bus_options([*owners.values()], numbers)
+                selected = bus_options(self._machine, [*owners.values()], numbers)
                 is_named = "serial" in selected and not first.is_part  # a part's ID is its place
                 identity = {"id": "${usb.serial}"} if is_named else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
-                selected = self._bus_options([*owners.values()], first.number)
+                selected = bus_options(self._machine, [*owners.values()], first.number)
                 source = {"pci": selected | _options_of_kind(options, without="class")}
             case {"sysfs": _} if not is_whole:
-                options, is_stable = self._sysfs_options(first.nodes[0])
+                options, is_stable = sysfs_options(self._machine, first.nodes[0])
                 identity = self._place(first.nodes[0], name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
         if not is_whole or (kind.row.whole and "usb" in source):
@@ -262,7 +259,7 @@ class EntryWriter:
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
         return DraftEntry(resource, (*titles, *notes), not reason, rights)
 
-    def _with_libraries(self, kind: DeviceKind) -> _Options:
+    def _with_libraries(self, kind: DeviceKind) -> Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""
         resource, has = dict(kind.resource), self._files.stat
         for directory in LIBRARIES:
@@ -280,7 +277,7 @@ class EntryWriter:
         return resource
 
     def _add_container_path(
-        self, devices: Sequence[DraftDevice], name: str, resource: _Options
+        self, devices: Sequence[DraftDevice], name: str, resource: Options
     ) -> None:
         """Set a path in the container that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
@@ -303,90 +300,11 @@ class EntryWriter:
         if not allocate:
             del resource["allocate"]
 
-    # ── what selects a device ──
-
-    def _bus_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
-        """Return what tells devices on a bus from the others of the host with these numbers."""
-        options, is_usb = _Options(device=numbers), owners[0].prefix == "usb."
-        if owners[0].is_hub_or_bridge:
-            options["class"] = "hub" if is_usb else "bridge"
-        same_bus = (twin for twin in self._machine.bus_devices if twin.prefix == owners[0].prefix)
-        twins = [twin for twin in same_bus if twin.facts["device"] in numbers]
-        if not is_usb:
-            distinct = {"address": _few([owner.name for owner in owners])}
-            return options | (distinct if len(twins) > len(owners) else {})
-        places = {owner.syspath for owner in owners}
-        rest = [twin for twin in twins if twin.syspath not in places]
-        product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
-        everyones = [twin.facts["serial"] for twin in twins]
-        if all(is_good_serial(serial) and everyones.count(serial) == 1 for serial in serials):
-            options["serial"] = _few([*map(glob.escape, serials)])
-        elif rest and product and product not in {twin.facts["product"] for twin in rest}:
-            options["product"] = glob.escape(product)
-        elif rest and all(owner.place for owner in owners):
-            options["port"] = _few([glob.escape(owner.place) for owner in owners])
-        return options
-
-    def _usb_node(self, device: DescribedNode) -> tuple[_Options, tuple[KernelNode, ...], bool]:
-        """Return the options that choose nodes of a USB device, these, and whether they last."""
-        node, nodes = device.node, device.nodes
-        if node is None or node.subsystem == USB_NODE:
-            subsystems = _subsystems(nodes)
-            if not subsystems:
-                return {}, (node,) if node is not None else (), True
-            chosen = tuple(node for node in nodes if node.subsystem in subsystems)
-            return {"node": _few(subsystems)}, chosen, True
-        options: _Options = {}
-        sysfs, interface = self._machine.sysfs, self._machine.sysfs.interface(node.syspath)
-        alike = [twin for twin in nodes if twin.subsystem == node.subsystem]
-        if len(alike) > 1 and "usb.interface" in device.variables:
-            options["interface"] = int(device.variables["usb.interface"])
-            alike = [twin for twin in alike if sysfs.interface(twin.syspath) == interface]
-        if len(alike) == 1:
-            return {**options, "node": node.subsystem}, (node,), True
-        name = _name_glob(node.name, [twin.name for twin in alike])
-        if name is None:
-            for file in ("index", "device/port_number"):
-                if value := sysfs.attribute(node.syspath, file):
-                    options["node"] = {"subsystem": node.subsystem, "attr": {file: value}}
-                    return options, (node,), True
-        choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
-        return {**options, "node": choice}, (node,), name is not None
-
-    def _place(self, node: KernelNode, name: str) -> _Options:
+    def _place(self, node: KernelNode, name: str) -> Options:
         """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""
         if self._machine.sysfs.place(node.syspath) is not None:
             return {"id": "${place}"}
-        return {"group": name} if _is_counted(node.name) else {}
-
-    def _sysfs_options(self, node: KernelNode) -> tuple[Any, bool]:
-        """Return the fewest options that match one device of a subsystem, and whether they last.
-
-        The devices above it tell it; its own name, often counted, is the last resort.
-        """
-        reading = self._machine.subsystem(node.subsystem)
-        if len(reading.members) == 1:
-            return node.subsystem, True
-        members = [SysfsDevice(path, reading.sysfs) for path in reading.members.values()]
-        above: list[str] = []  # the names between the device and the nearest one at a place
-        candidates: list[list[str]] = []
-        for path in ancestor_devices(node.syspath, reading.sysfs):
-            name = glob.escape(posixpath.basename(path))
-            if reading.sysfs.link_name(f"{path}/subsystem") in PLACES:
-                candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
-                break
-            above.append(name)
-        uncounted = _uncounted(node.name)
-        for names, selector in itertools.product(candidates, ({}, {"name": uncounted})):
-            parents = tuple(Matcher({"name": (name,)}) for name in names)
-            matcher = Matcher({key: (value,) for key, value in selector.items()}, parents=parents)
-            matching = [member for member in members if not matcher.mismatches(member)]
-            if [member.syspath for member in matching] == [node.syspath]:
-                parent = _few([{"name": name} for name in names])
-                return {"subsystem": node.subsystem, **selector, "parent": parent}, True
-        shorter = _name_glob(node.name, reading.members)
-        options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
-        return options, shorter is not None
+        return {"group": name} if is_counted(node.name) else {}
 
     def _carries_network(self, device: DraftDevice) -> bool:
         """Whether the host's own network may be on a function of which a container gets nodes."""
@@ -401,30 +319,19 @@ class EntryWriter:
         )
 
 
-def _pci_node(device: DescribedNode) -> Any:
-    """Return the `node` of a PCI function; ``None`` where only its place distinguishes it."""
-    if (node := device.node) is None:
-        return _few(_subsystems(device.nodes)) if device.nodes else "none"
-    alike = [twin for twin in device.nodes if twin.subsystem == node.subsystem]
-    if len(alike) <= 1:  # none: the head of a disk with several paths is below no function
-        return node.subsystem
-    name = _name_glob(node.name, [twin.name for twin in alike])
-    return f"{node.subsystem}/{name}" if name is not None else None
-
-
 def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
     """Return a source with the drivers of this host instead of all that a kind knows."""
     match source:
         case {"sysfs": {"driver": [*globs]} as options}:
             here = [glob.escape(name) for name in sorted(drivers) if matches_any(name, globs)]
-            return source | {"sysfs": {**options, "driver": _few(here)}}
+            return source | {"sysfs": {**options, "driver": few(here)}}
     return source
 
 
-def _add_places(resource: _Options, name: str) -> None:
+def _add_places(resource: Options, name: str) -> None:
     """Give a container nodes under their places, too, and a variable with the path."""
     allocate, sources = resource.get("allocate", {}), resource["sources"]
-    devices, places = allocate.get("devices", ["${path}"]), list[_Options]()
+    devices, places = allocate.get("devices", ["${path}"]), list[Options]()
     env = dict(allocate.get("env", {}))
     for source in sources if devices[:1] == ["${path}"] else ():
         match source:
@@ -445,47 +352,12 @@ def _add_places(resource: _Options, name: str) -> None:
         resource["allocate"] = {**allocate, "devices": nodes, "env": env}
 
 
-def _options_of_kind(options: object, without: str = "") -> _Options:
+def _options_of_kind(options: object, without: str = "") -> Options:
     kept = (key for key in _OF_KIND if key != without)
     return (
         {key: options[key] for key in kept if key in options} if isinstance(options, dict) else {}
     )
 
 
-def _subsystems(nodes: Sequence[KernelNode]) -> list[str]:
-    """Return the subsystems of a device's nodes, without those that are a second way to it."""
-    present = list(dict.fromkeys(node.subsystem for node in nodes))
-    if "vfio" in present:
-        return ["vfio"]
-    second = ("input", "usbmisc") if "hidraw" in present else ("input",)
-    return [subsystem for subsystem in present if subsystem not in second] or present
-
-
-def is_good_serial(serial: str) -> bool:
-    """Whether a serial number is one that somebody has set."""
-    is_varied = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1
-    return is_varied and not _COUNTED.fullmatch(serial)
-
-
-def _uncounted(name: str) -> str:
-    """Return a glob of a name, without what the kernel counts."""
-    return _COUNTER.sub("*", glob.escape(name), count=1 if _PARTS.fullmatch(name) else 0)
-
-
-def _name_glob(name: str, names: Iterable[str]) -> str | None:
-    """Return a glob without what the kernel counts that matches only one of some names."""
-    shorter = _uncounted(name)
-    is_alone = [rival for rival in names if matches_any(rival, (shorter,))] == [name]
-    return shorter if is_alone and not _LETTERED.fullmatch(name) else None
-
-
-def _is_counted(name: str) -> bool:
-    return bool(_COUNTER.search(name) or _LETTERED.fullmatch(name))
-
-
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
-
-
-def _few(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values
