@@ -72,17 +72,19 @@ class NodeEntries:
                 errors = ["a second resource of this name"]
             if errors:
                 entry = lost_entry(name, errors[0])
-            elif any([self._share(path) for path in _given_paths(loaded.require().resources[0])]):
+            elif self._share(loaded.require().resources[0]):
                 entry = replace(entry, resource={**entry.resource, "overlap": "allow"})
         self.entries.append(entry)
 
-    def _share(self, path: str) -> bool:
-        """Add a path; return whether an earlier one may match it, what is below it or above."""
-        start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
-        heads = {start[:length] for length in range(len(start) + 1)}
-        is_shared = start in self._heads or not heads.isdisjoint(self._starts)
-        self._starts.add(start)
-        self._heads |= heads
+    def _share(self, resource: Resource) -> bool:
+        """Add what a resource gives; return whether a path before may match it, or is around it."""
+        is_shared = False
+        for path in _given_paths(resource):
+            start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
+            heads = {start[:length] for length in range(len(start) + 1)}
+            is_shared |= start in self._heads or not heads.isdisjoint(self._starts)
+            self._starts.add(start)
+            self._heads |= heads
         return is_shared
 
 

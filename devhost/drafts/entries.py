@@ -4,6 +4,7 @@ An entry has the options that tell its device from the others of the host, also 
 when the kernel counts in another order.
 """
 
+import copy
 import glob
 import posixpath
 import re
@@ -42,7 +43,11 @@ LIBRARIES: Final = (
     *("/usr/local/nvidia/lib64", "/home/kubernetes/bin/nvidia/lib64"),
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
 )
-_OF_KIND: Final = ("class", "interface", "driver", "node", "split")  # what an entry keeps of it
+# What an entry keeps of the options of its kind.
+_KEPT: Final = {
+    "usb": ("class", "interface", "driver", "node", "split"),
+    "pci": ("driver", "node", "split"),
+}
 _UNSTABLE: Final = (
     "only a name that the kernel counts tells it from others, and after a reboot another device "
     "may have that name"
@@ -216,40 +221,29 @@ class EntryWriter:
         self, devices: Sequence[DraftDevice], name: str, domain: str, reason: str
     ) -> DraftEntry:
         """Return the resource of devices that differ in serial number or place alone."""
-        first = devices[0]
-        kind, resource = first.kind, self._with_libraries(first.kind)
-        used = sorted({index for device in devices for index in device.sources})
+        first, row = devices[0], devices[0].kind.row
         nodes = [node for device in devices for node in device.nodes]
+        resource: Options = copy.deepcopy({**first.kind.resource})
+        allocate = resource.setdefault("allocate", {})
         drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
-        resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
-        is_whole = kind.row.whole or len(used) > 1
-        owners = {device.owner.name: device.owner for device in devices if device.owner}
-        identity: Options = {}
-        source = resource["sources"][0]
-        match source:
-            case {"usb": options}:
-                numbers = options["device"] if kind.row.whole else first.number
-                selected = bus_options(self._machine, [*owners.values()], numbers)
-                is_named = "serial" in selected and not first.is_part  # a part's ID is its place
-                identity = {"id": "${usb.serial}"} if is_named else {}
-                source = {"usb": selected | _options_of_kind(options)}
-            case {"pci": options}:
-                selected = bus_options(self._machine, [*owners.values()], first.number)
-                source = {"pci": selected | _options_of_kind(options, without="class")}
-            case {"sysfs": _} if not is_whole:
-                options, is_stable = sysfs_options(self._machine, first.nodes[0])
-                identity = self._place(first.nodes[0], name)
-                source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
-        if not is_whole or (kind.row.whole and "usb" in source):
-            resource = identity | resource | {"sources": [source]}
-            self._add_container_path(devices, name, resource)
+        used = sorted({index for device in devices for index in device.sources})
+        sources = [_with_drivers(resource["sources"][index], drivers) for index in used]
+        if len(sources) == 1 and (not row.whole or "usb" in sources[0]):
+            source, identity, is_stable = self._narrow(sources[0], devices, name)
+            sources, resource = [source], identity | resource
+            reason = reason or ("" if is_stable else _UNSTABLE)
+            resource |= self._add_container_path(devices, name, allocate)
+        resource["sources"] = sources
+        self._add_libraries(row.libraries, allocate)
         places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
         if all(places) and len({*places}) == len(places):
-            _add_places(resource, name)
-        ordered = ("name", "sources", "id", *resource)
+            _add_places(sources, name, allocate)
+        if not allocate:
+            del resource["allocate"]
+        ordered = dict.fromkeys(("name", "sources", "id", *resource))
         resource["name"] = full_name(name, domain)
         resource = {key: resource[key] for key in ordered if key in resource}
-        notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
+        notes = filter(None, (row.note, f"Not offered: {reason}." if reason else ""))
         titles = [device.title for device in devices]
         files = [  # a dry run would leave out a disk that is in use
             (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
@@ -259,52 +253,65 @@ class EntryWriter:
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
         return DraftEntry(resource, (*titles, *notes), not reason, rights)
 
-    def _with_libraries(self, kind: DeviceKind) -> Options:
-        """Return a kind's resource, with mounts of the libraries from where the host has them."""
-        resource, has = dict(kind.resource), self._files.stat
+    def _narrow(
+        self, source: Any, devices: Sequence[DraftDevice], name: str
+    ) -> tuple[Any, Options, bool]:
+        """Return the source of these devices alone, what makes their IDs, and whether it lasts."""
+        first, sysfs = devices[0], self._machine.sysfs
+        owners = {device.owner.name: device.owner for device in devices if device.owner}
+        for bus, kept in _KEPT.items():
+            if bus in source:
+                options = source[bus]
+                numbers = options["device"] if first.kind.row.whole else first.number
+                selected = bus_options(self._machine, [*owners.values()], numbers)
+                is_named = "serial" in selected and not first.is_part  # a part's ID is its place
+                selected |= {key: options[key] for key in kept if key in options}
+                return {bus: selected}, {"id": "${usb.serial}"} if is_named else {}, True
+        if "sysfs" in source:
+            node = first.nodes[0]
+            options, is_stable = sysfs_options(self._machine, node)
+            if sysfs.place(node.syspath) is not None:
+                return {"sysfs": options}, {"id": "${place}"}, is_stable
+            return {"sysfs": options}, {"group": name} if is_counted(node.name) else {}, is_stable
+        return source, {}, True
+
+    def _add_libraries(self, libraries: Sequence[str], allocate: Options) -> None:
+        """Mount a driver's libraries from where the host has them."""
         for directory in LIBRARIES:
-            target = resource.get("allocate", {}).get("env", {}).get("LD_LIBRARY_PATH", directory)
-            names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
-            mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}
-            if names and not directory.startswith("/usr/lib"):
-                mounts = {posixpath.dirname(directory): posixpath.dirname(target)}
-            rules = [
-                {"hostPath": path, "containerPath": mounts[path], "readOnly": True}
-                for path in mounts
-            ]
-            if rules:
-                return {**resource, "allocate": {**resource.get("allocate", {}), "mounts": rules}}
-        return resource
+            names = [name for name in libraries if self._files.stat(f"{directory}/{name}")]
+            if names:
+                target = allocate.get("env", {}).get("LD_LIBRARY_PATH", directory)
+                mounts = [(f"{directory}/{name}", f"{target}/{name}") for name in names]
+                if not directory.startswith("/usr/lib"):
+                    mounts = [(posixpath.dirname(directory), posixpath.dirname(target))]
+                allocate["mounts"] = [
+                    {"hostPath": path, "containerPath": inside, "readOnly": True}
+                    for path, inside in mounts
+                ]
+                return
 
     def _add_container_path(
-        self, devices: Sequence[DraftDevice], name: str, resource: Options
-    ) -> None:
-        """Set a path in the container that stays, where programs have it in a setting."""
-        rules = resource.get("allocate", {}).get("devices")
+        self, devices: Sequence[DraftDevice], name: str, allocate: Options
+    ) -> Options:
+        """Set a path in the container that stays, where programs have it in a setting.
+
+        Returns the limit of one device, where the path has no number.
+        """
+        rules = allocate.get("devices")
         if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
-            return
-        resource["allocate"] = allocate = dict(resource.get("allocate", {}))
+            return {}
         allocate.pop("devices", None)
         nodes = [[node for node in device.nodes if node.path] for device in devices]
-        subsystems = {node.subsystem for group in nodes for node in group}
         path = f"/dev/{name}" + ("${index}" if len(nodes) > 1 else "")
         if max(map(len, nodes)) > 1:
             path += "-${usb.interface}"
-        interface_of = self._machine.sysfs.interface
-        is_clear = all(
-            len({interface_of(node.syspath) for node in group}) == len(group) for group in nodes
-        )
-        if subsystems and subsystems <= set(_OPENED_BY_PATH) and is_clear:
-            allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
-            resource |= {"maxDevices": 1} if len(nodes) == 1 else {}
-        if not allocate:
-            del resource["allocate"]
-
-    def _place(self, node: KernelNode, name: str) -> Options:
-        """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""
-        if self._machine.sysfs.place(node.syspath) is not None:
-            return {"id": "${place}"}
-        return {"group": name} if is_counted(node.name) else {}
+        for group in nodes:
+            interfaces = {self._machine.sysfs.interface(node.syspath) for node in group}
+            is_named = {node.subsystem for node in group} <= {*_OPENED_BY_PATH}
+            if not is_named or len(interfaces) < max(len(group), 1):
+                return {}
+        allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
+        return {"maxDevices": 1} if len(nodes) == 1 else {}
 
     def _carries_network(self, device: DraftDevice) -> bool:
         """Whether the host's own network may be on a function of which a container gets nodes."""
@@ -328,11 +335,10 @@ def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
     return source
 
 
-def _add_places(resource: Options, name: str) -> None:
+def _add_places(sources: Sequence[Any], name: str, allocate: Options) -> None:
     """Give a container nodes under their places, too, and a variable with the path."""
-    allocate, sources = resource.get("allocate", {}), resource["sources"]
-    devices, places = allocate.get("devices", ["${path}"]), list[Options]()
-    env = dict(allocate.get("env", {}))
+    devices = allocate.get("devices", ["${path}"])
+    places, env = list[Options](), dict(allocate.get("env", {}))
     for source in sources if devices[:1] == ["${path}"] else ():
         match source:
             case {"pci": {"node": "drm/renderD*"}} | {"sysfs": {"name": "renderD*"}}:
@@ -348,15 +354,7 @@ def _add_places(resource: Options, name: str) -> None:
         places.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
         env[f"{word}_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = path
     if places:
-        nodes = [devices[0], *places, *devices[1:]]
-        resource["allocate"] = {**allocate, "devices": nodes, "env": env}
-
-
-def _options_of_kind(options: object, without: str = "") -> Options:
-    kept = (key for key in _OF_KIND if key != without)
-    return (
-        {key: options[key] for key in kept if key in options} if isinstance(options, dict) else {}
-    )
+        allocate |= {"devices": [devices[0], *places, *devices[1:]], "env": env}
 
 
 def _slug(name: str) -> str:

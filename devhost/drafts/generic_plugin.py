@@ -115,23 +115,33 @@ class _Device(_Settings):
 
 def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[DraftEntry]:
     """Yield why groups are not carried over, and the resource of the others. Blocks."""
-    resource, groups = _Entry(), list[Group]()
+    groups = list[Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
             group = Group.model_validate(data)
             for path in group.paths:
                 dev_names.check(path.selects)
-            resource = convert_groups(name, [*groups, group], files)
+            _combine([*groups, group])
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
         else:
             groups.append(group)
-    if resource:
-        yield DraftEntry(resource)
+    if groups:
+        yield DraftEntry(convert_groups(name, groups, files))
 
 
 def convert_groups(name: str, groups: Sequence[Group], files: HostFiles) -> _Entry:
     """Return the resource of groups, or raise `ValueError`. Blocks."""
+    resource = _combine(groups)
+    sources = [
+        source.source(files) if isinstance(source, _Path) else source
+        for source in resource["sources"]
+    ]
+    return {"name": name, **resource, "sources": sources}
+
+
+def _combine(groups: Sequence[Group]) -> _Entry:
+    """Return groups as options of a resource, with paths as sources, or raise `ValueError`."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
@@ -141,8 +151,8 @@ def convert_groups(name: str, groups: Sequence[Group], files: HostFiles) -> _Ent
     elif any(usb) or not all(paths):
         raise ValueError("needs groups of paths alone, or of USB devices alone")
     else:
-        resource = _convert_paths(paths, files)
-    return {"name": name, **resource, **replicas(max(counts))}
+        resource = _convert_paths(paths)
+    return {**resource, **replicas(max(counts))}
 
 
 def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
@@ -159,7 +169,7 @@ def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
-def _convert_paths(groups: Sequence[Sequence[_Path]], files: HostFiles) -> _Entry:
+def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     """Return a source for each group, or several that are joined, beside what all groups have."""
     members = [path for paths in groups if len(paths) > 1 for path in paths]
     wild = [path for path in members if is_wild(path.path)]
@@ -181,8 +191,8 @@ def _convert_paths(groups: Sequence[Sequence[_Path]], files: HostFiles) -> _Entr
     if len(rows[0]) > 1:
         resource, rules = _join_rows(rows)
     else:
-        sources = [path.source(files) for (path,) in rows]
-        resource, rules = {"sources": sources}, [_shared_rule([path for (path,) in rows])]
+        paths = [path for (path,) in rows]
+        resource, rules = {"sources": paths}, [_shared_rule(paths)]
     rules += [path.rule(optional=path.optional) for path in constants]
     allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
     if mounts := [rule for rule in rules if "readOnly" in rule]:

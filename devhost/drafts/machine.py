@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.hostfs.device_classes import PROGRAM_CLASSES
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.sysfs import (
     KernelNode,
     Number,
@@ -161,20 +161,15 @@ class Machine:
         ]
         if owners:
             return [self._described(None, owner) for owner in owners]
+        members = (*self._numbers.members.values(), *self._net.members.values())
+        path = next((path for path in members if posixpath.basename(path) == text), None)
         state = self._files.stat(text if text.startswith("/") else f"/dev/{text}")
         if state is not None and state.number is not None:
-            syspath = self.sysfs.device_by_number(state.kind.value, state.number)
-            node = self.node(syspath) if syspath else None
-            if node is not None:
-                return [self._described(node, self._owner(node.syspath))]
-            is_below = state.realpath.startswith("/dev/")
-            node = file_node(state.realpath, state.number)
-            return [self._described(node, None)] if is_below else []
-        for path in (*self._numbers.members.values(), *self._net.members.values()):
-            is_named = posixpath.basename(path) == text
-            if is_named and (node := self.node(path)) is not None:
-                return [self._described(node, self._owner(path))]
-        return []
+            path = self.sysfs.device_by_number(state.kind.value, state.number)
+            if path is None and is_in_dev(state.realpath):
+                return [self._described(file_node(state.realpath, state.number), None)]
+        node = self.node(path) if path is not None else None
+        return [self._described(node, self._owner(node.syspath))] if node is not None else []
 
     def _owner(self, path: str) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
