@@ -1,7 +1,7 @@
 """Entries of a configuration for devices of a host, as `devices -o yaml` and `init` write them.
 
 An entry has the options that tell its device from the others of the host, also after a replug and
-when the kernel counts in another order.
+when the kernel counts in another order. All functions block.
 """
 
 import copy
@@ -12,19 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from devhost.drafts import selectors
 from devhost.drafts.draft import DraftEntry, unused_name
 from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
-from devhost.drafts.selectors import (
-    Options,
-    bus_nodes,
-    bus_options,
-    few,
-    is_counted,
-    sysfs_options,
-)
-from devhost.hostfs.files import HostFiles
+from devhost.drafts.selectors import Options
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
@@ -90,240 +83,253 @@ class DraftDevice:
     @property
     def is_part(self) -> bool:
         """Whether it is one of several that are split from a device."""
-        return "split" in str(self.kind.resource["sources"])
+        match self.kind.resource["sources"]:
+            case [{"usb": {"split": True}} | {"pci": {"split": True}}]:
+                return True
+        return False
 
 
-class EntryWriter:
-    """Writes entries for devices of a host. All methods block."""
+# ── which devices ──
 
-    def __init__(self, machine: Machine, files: HostFiles) -> None:
-        self._machine, self._files = machine, files
 
-    # ── which devices ──
+def devices_of_kind(
+    machine: Machine, kind: DeviceKind, device: HostDevice
+) -> Iterator[DraftDevice]:
+    """Yield a device of a kind: of a serial adapter each port, and what else opens it."""
+    nodes = list[KernelNode]()
+    for node in device.nodes:
+        if node.hardware is not None:
+            nodes += filter(None, [machine.node(node.hardware.syspath)])
+        elif node.state is not None:
+            nodes.append(file_node(node.key, node.state.number))
+    matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
+    owner = machine.bus_device(matched)
+    sources = tuple(dict.fromkeys(node.source for node in device.nodes))
+    whole = DraftDevice(kind, owner, tuple(nodes), title(owner, nodes), sources)
+    match kind.resource["sources"]:
+        case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
+            if _are_ports(machine, owner, nodes):
+                split = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
+                ports = DeviceKind(split, kind.row)
+                for port in nodes:
+                    yield DraftDevice(ports, owner, (port,), title(owner, [port]))
+            else:
+                yield whole
+            yield from _raw_interface(machine, owner)
+        case _:
+            yield whole
 
-    def of_kind(self, kind: DeviceKind, device: HostDevice) -> Iterator[DraftDevice]:
-        """Yield a device of a kind: of a serial adapter each port, and what else opens it."""
-        nodes = list[KernelNode]()
-        for node in device.nodes:
-            if node.hardware is not None:
-                kernel_node = self._machine.node(node.hardware.syspath)
-                nodes += [kernel_node] if kernel_node is not None else []
-            elif node.state is not None:
-                nodes.append(file_node(node.key, node.state.number))
-        matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
-        owner = self._machine.bus_device(matched)
-        sources = tuple(dict.fromkeys(node.source for node in device.nodes))
-        draft = DraftDevice(kind, owner, tuple(nodes), title(owner, nodes), sources)
-        match kind.resource["sources"]:
-            case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
-                if self._are_ports(owner, nodes):
-                    ports = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
-                    kind = DeviceKind(ports, kind.row)
-                    for port in nodes:
-                        yield DraftDevice(kind, owner, (port,), title(owner, [port]))
-                else:
-                    yield draft
-                yield from self._raw_interface(owner)
-            case _:
-                yield draft
 
-    def _are_ports(self, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
-        """Whether nodes are the ports of a serial adapter, each in a place of its own."""
-        sysfs, siblings = self._machine.sysfs, self._machine.nodes(owner.syspath)
-        if any(node.subsystem in ("usbmisc", "wwan") for node in siblings):
-            return False  # a modem
-        above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
-        kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
-        places = {sysfs.place(node.syspath) for node in nodes}
-        return len(nodes) > 1 and kinds == {"usb-serial"} and len(places) == len(nodes)
+def _are_ports(machine: Machine, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
+    """Whether nodes are the ports of a serial adapter, each in a place of its own."""
+    sysfs, siblings = machine.sysfs, machine.nodes(owner.syspath)
+    if any(node.subsystem in ("usbmisc", "wwan") for node in siblings):
+        return False  # a modem
+    above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
+    kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
+    places = {sysfs.place(node.syspath) for node in nodes}
+    return len(nodes) > 1 and kinds == {"usb-serial"} and len(places) == len(nodes)
 
-    def _raw_interface(self, owner: SysfsDevice) -> Iterator[DraftDevice]:
-        """Yield the USB node of a serial device that has an interface without a driver, too."""
-        node, facts = self._machine.node(owner.syspath), [part.facts for part in owner.interfaces]
-        if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
-            name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
-            kind = DeviceKind({"name": name, "sources": [{"usb": {}}], "overlap": "allow"}, _RAW)
-            yield DraftDevice(kind, owner, (node,), title(owner, [node]))
 
-    def of_node(self, device: DescribedNode) -> DraftDevice:
-        """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
-        owner, node, is_stable = device.owner, device.node, True
-        nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
-        link = device.variables.get("byId")
-        resource: Options = {}
-        if node is not None and node.subsystem == "block" and link is not None:
-            resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
-        elif owner is not None:
-            options, chosen, lasts = bus_nodes(self._machine, device)
-            if owner.prefix == "usb." or lasts:
-                bus, nodes, is_stable = owner.prefix.removesuffix("."), chosen, lasts
-                resource = {"sources": [{bus: {"device": "*:*", **options}}]}
-        if not resource and node is not None and node.subsystem:
-            resource = {"sources": [{"sysfs": node.subsystem}]}
-        elif not resource:  # sysfs does not know it
-            path = str(node.path) if node is not None else ""
-            resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
-            is_stable = not is_counted(path)
-        kind = DeviceKind(resource, _OF_NODE)
-        name = f"{node.subsystem} {node.name}".strip() if node is not None else ""
-        text = title(owner, nodes if owner is None else device.nodes, name)
-        return DraftDevice(kind, owner, nodes, text, is_stable=is_stable)
+def _raw_interface(machine: Machine, owner: SysfsDevice) -> Iterator[DraftDevice]:
+    """Yield the USB node of a serial device that has an interface without a driver, too."""
+    node, facts = machine.node(owner.syspath), [part.facts for part in owner.interfaces]
+    if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
+        name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
+        kind = DeviceKind({"name": name, "sources": [{"usb": {}}], "overlap": "allow"}, _RAW)
+        yield DraftDevice(kind, owner, (node,), title(owner, [node]))
 
-    # ── entries ──
 
-    def entries(
-        self, devices: Iterable[DraftDevice], domain: str, *, named: bool
-    ) -> list[DraftEntry]:
-        """Return resources that offer exactly these devices; ``named``: as a person named them.
+def device_of_node(machine: Machine, device: DescribedNode) -> DraftDevice:
+    """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
+    owner, node, is_stable = device.owner, device.node, True
+    nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
+    link = device.variables.get("byId")
+    resource: Options = {}
+    if node is not None and node.subsystem == "block" and link is not None:
+        resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
+    elif owner is not None:
+        options, chosen, lasts = selectors.bus_nodes(machine, device)
+        if owner.prefix == "usb." or lasts:
+            bus, nodes, is_stable = owner.prefix.removesuffix("."), chosen, lasts
+            resource = {"sources": [{bus: {"device": "*:*", **options}}]}
+    if not resource and node is not None and node.subsystem:
+        resource = {"sources": [{"sysfs": node.subsystem}]}
+    elif not resource:  # sysfs does not know it
+        path = str(node.path) if node is not None else ""
+        resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
+        is_stable = not selectors.is_counted(path)
+    kind = DeviceKind(resource, _OF_NODE)
+    name = f"{node.subsystem} {node.name}".strip() if node is not None else ""
+    text = title(owner, nodes if owner is None else device.nodes, name)
+    return DraftDevice(kind, owner, nodes, text, is_stable=is_stable)
 
-        What only a name that the kernel counts would select is commented out.
-        """
-        alike: dict[tuple[str, str, str], list[DraftDevice]] = {}
-        for device in devices:
-            name = device.kind.name or self._product(device)
-            reason = "" if named else device.kind.row.reason
-            if not named and self._carries_network(device):
-                reason = _CARRIES_NETWORK
-            if not device.is_stable:
-                reason = _UNSTABLE
-            likeness = repr((id(device.kind.row), self._likeness(device)))
-            alike.setdefault((name, reason, likeness), []).append(device)
-        used = set(_OWN_NODES)
-        return [
-            self._entry(devices, unused_name(name, used), domain, reason)
-            for (name, reason, _), devices in alike.items()
-        ]
 
-    def _likeness(self, device: DraftDevice) -> object:
-        """Return what devices of one resource have in common."""
-        if device.kind.row.whole:
-            return device.kind.name
-        if device.owner is not None:
-            product = device.owner.facts.get("product")
-            return device.sources, device.number, product, device.kind.resource
-        return device.nodes[0].syspath or device.nodes[0].file
+# ── entries ──
 
-    def _product(self, device: DraftDevice) -> str:
-        """Return a name for a resource of a kind without one."""
-        owner, node = device.owner, device.nodes[0] if device.nodes else None
-        if owner is None:
-            name = node.name if node is not None else ""
-            if node is not None and is_counted(name):
-                name = _NAMES.get(node.subsystem, node.subsystem)
-        elif owner.prefix == "usb.":
-            name = owner.facts["product"] or owner.facts["device"]
-        else:
-            code = owner.facts["class"]
-            name = class_name(code) if class_name(code) != code else owner.facts["driver"]
-        return _slug(name)
 
-    def _entry(
-        self, devices: Sequence[DraftDevice], name: str, domain: str, reason: str
-    ) -> DraftEntry:
-        """Return the resource of devices that differ in serial number or place alone."""
-        first, row = devices[0], devices[0].kind.row
-        nodes = [node for device in devices for node in device.nodes]
-        resource: Options = copy.deepcopy({**first.kind.resource})
-        allocate = resource.setdefault("allocate", {})
-        drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
-        used = sorted({index for device in devices for index in device.sources})
-        sources = [_with_drivers(resource["sources"][index], drivers) for index in used]
-        if len(sources) == 1 and (not row.whole or "usb" in sources[0]):
-            source, identity, is_stable = self._narrow(sources[0], devices, name)
-            sources, resource = [source], identity | resource
-            reason = reason or ("" if is_stable else _UNSTABLE)
-            resource |= self._add_container_path(devices, name, allocate)
-        resource["sources"] = sources
-        self._add_libraries(row.libraries, allocate)
-        places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
-        if all(places) and len({*places}) == len(places):
-            _add_places(sources, name, allocate)
-        if not allocate:
-            del resource["allocate"]
-        ordered = dict.fromkeys(("name", "sources", "id", *resource))
-        resource["name"] = full_name(name, domain)
-        resource = {key: resource[key] for key in ordered if key in resource}
-        notes = filter(None, (row.note, f"Not offered: {reason}." if reason else ""))
-        titles = [device.title for device in devices]
-        files = [  # a dry run would leave out a disk that is in use
-            (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
-            for node in nodes
-            if node.path is not None and node.number is not None
-        ]
-        rights = needed_rights(Resource.model_validate(resource), files, self._files)
-        return DraftEntry(resource, (*titles, *notes), not reason, rights)
+def write_entries(
+    machine: Machine, devices: Iterable[DraftDevice], domain: str, *, named: bool
+) -> list[DraftEntry]:
+    """Return resources that offer exactly these devices; ``named``: as a person named them.
 
-    def _narrow(
-        self, source: Any, devices: Sequence[DraftDevice], name: str
-    ) -> tuple[Any, Options, bool]:
-        """Return the source of these devices alone, what makes their IDs, and whether it lasts."""
-        first, sysfs = devices[0], self._machine.sysfs
-        owners = {device.owner.name: device.owner for device in devices if device.owner}
-        for bus, kept in _KEPT.items():
-            if bus in source:
-                options = source[bus]
-                numbers = options["device"] if first.kind.row.whole else first.number
-                selected = bus_options(self._machine, [*owners.values()], numbers)
-                is_named = "serial" in selected and not first.is_part  # a part's ID is its place
-                selected |= {key: options[key] for key in kept if key in options}
-                return {bus: selected}, {"id": "${usb.serial}"} if is_named else {}, True
-        if "sysfs" in source:
+    What only a name that the kernel counts would select is commented out.
+    """
+    alike: dict[tuple[str, str, str], list[DraftDevice]] = {}
+    for device in devices:
+        name = device.kind.name or _product(device)
+        reason = "" if named else device.kind.row.reason
+        if not named and _carries_network(machine, device):
+            reason = _CARRIES_NETWORK
+        if not device.is_stable:
+            reason = _UNSTABLE
+        likeness = repr((id(device.kind.row), _likeness(device)))
+        alike.setdefault((name, reason, likeness), []).append(device)
+    used = set(_OWN_NODES)
+    return [
+        _entry(machine, devices, unused_name(name, used), domain, reason)
+        for (name, reason, _), devices in alike.items()
+    ]
+
+
+def _likeness(device: DraftDevice) -> object:
+    """Return what devices of one resource have in common."""
+    if device.kind.row.whole:
+        return device.kind.name
+    if device.owner is not None:
+        product = device.owner.facts.get("product")
+        return device.sources, device.number, product, device.kind.resource
+    return device.nodes[0].syspath or device.nodes[0].file
+
+
+def _product(device: DraftDevice) -> str:
+    """Return a name for a resource of a kind without one."""
+    owner, node = device.owner, device.nodes[0] if device.nodes else None
+    if owner is None:
+        name = node.name if node is not None else ""
+        if node is not None and selectors.is_counted(name):
+            name = _NAMES.get(node.subsystem, node.subsystem)
+    elif owner.prefix == "usb.":
+        name = owner.facts["product"] or owner.facts["device"]
+    else:
+        code = owner.facts["class"]
+        name = class_name(code) if class_name(code) != code else owner.facts["driver"]
+    return _slug(name)
+
+
+def _entry(
+    machine: Machine, devices: Sequence[DraftDevice], name: str, domain: str, reason: str
+) -> DraftEntry:
+    """Return the resource of devices that differ in serial number or place alone."""
+    first, row = devices[0], devices[0].kind.row
+    nodes = [node for device in devices for node in device.nodes]
+    resource: Options = copy.deepcopy({**first.kind.resource})
+    allocate = resource.setdefault("allocate", {})
+    drivers = {machine.sysfs.driver(node.syspath) or "" for node in nodes}
+    used = sorted({index for device in devices for index in device.sources})
+    sources = [_with_drivers(resource["sources"][index], drivers) for index in used]
+    is_of_usb = any("usb" in source for source in sources if isinstance(source, dict))
+    if len(sources) == 1 and (is_of_usb or not row.whole):
+        source, identity, is_stable = _narrow(machine, sources[0], devices, name)
+        sources, resource = [source], identity | resource
+        reason = reason or ("" if is_stable else _UNSTABLE)
+        resource |= _add_container_path(machine, devices, name, allocate)
+    resource["sources"] = sources
+    _add_libraries(machine, row.libraries, allocate)
+    places = [machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
+    if all(places) and len({*places}) == len(places):
+        _add_places(sources, name, allocate)
+    if not allocate:
+        del resource["allocate"]
+    ordered = dict.fromkeys(("name", "sources", "id", *resource))
+    resource["name"] = full_name(name, domain)
+    resource = {key: resource[key] for key in ordered if key in resource}
+    notes = filter(None, (row.note, f"Not offered: {reason}." if reason else ""))
+    titles = [device.title for device in devices]
+    files = [  # a dry run would leave out a disk that is in use
+        (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
+        for node in nodes
+        if node.path is not None and node.number is not None
+    ]
+    rights = needed_rights(Resource.model_validate(resource), files, machine.files)
+    return DraftEntry(resource, (*titles, *notes), not reason, rights)
+
+
+def _narrow(
+    machine: Machine, source: Any, devices: Sequence[DraftDevice], name: str
+) -> tuple[Any, Options, bool]:
+    """Return the source of these devices alone, what makes their IDs, and whether it lasts."""
+    first = devices[0]
+    match source:
+        case {"usb": options} | {"pci": options}:
+            bus = "usb" if "usb" in source else "pci"
+            owners = {device.owner.name: device.owner for device in devices if device.owner}
+            numbers = options["device"] if first.kind.row.whole else first.number
+            selected = selectors.bus_options(machine, [*owners.values()], numbers)
+            is_named = "serial" in selected and not first.is_part  # a part's ID is its place
+            selected |= {key: options[key] for key in _KEPT[bus] if key in options}
+            return {bus: selected}, {"id": "${usb.serial}"} if is_named else {}, True
+        case {"sysfs": _}:
             node = first.nodes[0]
-            options, is_stable = sysfs_options(self._machine, node)
-            if sysfs.place(node.syspath) is not None:
-                return {"sysfs": options}, {"id": "${place}"}, is_stable
-            return {"sysfs": options}, {"group": name} if is_counted(node.name) else {}, is_stable
-        return source, {}, True
+            options, is_stable = selectors.sysfs_options(machine, node)
+            identity = {"group": name} if selectors.is_counted(node.name) else {}
+            if machine.sysfs.place(node.syspath) is not None:
+                identity = {"id": "${place}"}
+            return {"sysfs": options}, identity, is_stable
+    return source, {}, True
 
-    def _add_libraries(self, libraries: Sequence[str], allocate: Options) -> None:
-        """Mount a driver's libraries from where the host has them."""
-        for directory in LIBRARIES:
-            names = [name for name in libraries if self._files.stat(f"{directory}/{name}")]
-            if names:
-                target = allocate.get("env", {}).get("LD_LIBRARY_PATH", directory)
-                mounts = [(f"{directory}/{name}", f"{target}/{name}") for name in names]
-                if not directory.startswith("/usr/lib"):
-                    mounts = [(posixpath.dirname(directory), posixpath.dirname(target))]
-                allocate["mounts"] = [
-                    {"hostPath": path, "containerPath": inside, "readOnly": True}
-                    for path, inside in mounts
-                ]
-                return
 
-    def _add_container_path(
-        self, devices: Sequence[DraftDevice], name: str, allocate: Options
-    ) -> Options:
-        """Set a path in the container that stays, where programs have it in a setting.
+def _add_libraries(machine: Machine, libraries: Sequence[str], allocate: Options) -> None:
+    """Mount a driver's libraries from where the host has them."""
+    for directory in LIBRARIES:
+        names = [name for name in libraries if machine.files.stat(f"{directory}/{name}")]
+        if names:
+            target = allocate.get("env", {}).get("LD_LIBRARY_PATH", directory)
+            mounts = [(f"{directory}/{name}", f"{target}/{name}") for name in names]
+            if not directory.startswith("/usr/lib"):
+                mounts = [(posixpath.dirname(directory), posixpath.dirname(target))]
+            allocate["mounts"] = [
+                {"hostPath": path, "containerPath": inside, "readOnly": True}
+                for path, inside in mounts
+            ]
+            return
 
-        Returns the limit of one device, where the path has no number.
-        """
-        rules = allocate.get("devices")
-        if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
+
+def _add_container_path(
+    machine: Machine, devices: Sequence[DraftDevice], name: str, allocate: Options
+) -> Options:
+    """Set a path in the container that stays, where programs have it in a setting.
+
+    Returns the limit of one device, where the path has no number.
+    """
+    rules = allocate.get("devices")
+    if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
+        return {}
+    allocate.pop("devices", None)
+    nodes = [[node for node in device.nodes if node.path] for device in devices]
+    path = f"/dev/{name}" + ("${index}" if len(nodes) > 1 else "")
+    if max(map(len, nodes)) > 1:
+        path += "-${usb.interface}"
+    for group in nodes:
+        interfaces = {machine.sysfs.interface(node.syspath) for node in group}
+        is_named = {node.subsystem for node in group} <= {*_OPENED_BY_PATH}
+        if not is_named or len(interfaces) < max(len(group), 1):
             return {}
-        allocate.pop("devices", None)
-        nodes = [[node for node in device.nodes if node.path] for device in devices]
-        path = f"/dev/{name}" + ("${index}" if len(nodes) > 1 else "")
-        if max(map(len, nodes)) > 1:
-            path += "-${usb.interface}"
-        for group in nodes:
-            interfaces = {self._machine.sysfs.interface(node.syspath) for node in group}
-            is_named = {node.subsystem for node in group} <= {*_OPENED_BY_PATH}
-            if not is_named or len(interfaces) < max(len(group), 1):
-                return {}
-        allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
-        return {"maxDevices": 1} if len(nodes) == 1 else {}
+    allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
+    return {"maxDevices": 1} if len(nodes) == 1 else {}
 
-    def _carries_network(self, device: DraftDevice) -> bool:
-        """Whether the host's own network may be on a function of which a container gets nodes."""
-        owner = device.owner
-        if owner is None or owner.prefix != "pci." or owner.facts["pf"]:
-            return False
-        sysfs, nodes = self._machine.sysfs, self._machine.nodes(owner.syspath)
-        interfaces = [node.syspath for node in nodes if node.subsystem == "net"]
-        return bool(interfaces) and (
-            sysfs.link(f"{owner.syspath}/virtfn0") is not None
-            or any(sysfs.text(f"{path}/operstate") == "up" for path in interfaces)
-        )
+
+def _carries_network(machine: Machine, device: DraftDevice) -> bool:
+    """Whether the host's own network may be on a function of which a container gets nodes."""
+    owner = device.owner
+    if owner is None or owner.prefix != "pci." or owner.facts["pf"]:
+        return False
+    sysfs, nodes = machine.sysfs, machine.nodes(owner.syspath)
+    interfaces = [node.syspath for node in nodes if node.subsystem == "net"]
+    return bool(interfaces) and (
+        sysfs.link(f"{owner.syspath}/virtfn0") is not None
+        or any(sysfs.text(f"{path}/operstate") == "up" for path in interfaces)
+    )
 
 
 def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
@@ -331,7 +337,7 @@ def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
     match source:
         case {"sysfs": {"driver": [*globs]} as options}:
             here = [glob.escape(name) for name in sorted(drivers) if matches_any(name, globs)]
-            return source | {"sysfs": {**options, "driver": few(here)}}
+            return source | {"sysfs": {**options, "driver": selectors.few(here)}}
     return source
 
 

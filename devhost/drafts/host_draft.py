@@ -8,13 +8,12 @@ from typing import Final
 from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DOMAIN, DraftEntry
-from devhost.drafts.entries import DraftDevice, EntryWriter
+from devhost.drafts.entries import DraftDevice, device_of_node, devices_of_kind, write_entries
 from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
 from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
 _NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
-_EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
 _LEFT_OUT: Final = "Left out, with the command that writes an entry:"
 # Nodes for programs of their own, also where others of the same device have an entry.
 _SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty", "usbmisc", "wwan")
@@ -32,19 +31,18 @@ def build_host_entries(
     comment that says which ones have none. Raises `OSError` if the host cannot be read.
     """
     machine = Machine(files)
-    writer = EntryWriter(machine, files)
     host_devices = [
         part
         for kind, device in kinds.find_devices(files, rows or kinds.rows())
-        for part in writer.of_kind(kind, device)
+        for part in devices_of_kind(machine, kind, device)
     ]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
         entries = [*_vendor_entries(machine, domain)]
-        entries += writer.entries(_not_described(devices, machine), domain, named=False)
+        entries += write_entries(machine, _not_described(devices, machine), domain, named=False)
     else:
-        devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
-        entries = writer.entries(devices, domain, named=True)
+        devices = [device for node in chosen for device in _devices_of(node, host_devices, machine)]
+        entries = write_entries(machine, devices, domain, named=True)
     reports = iter(draft.report_entries(entries, files))
     entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
     if chosen is None and (left := _left_out(machine, host_devices, devices)):
@@ -102,7 +100,7 @@ def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator
 
 
 def _devices_of(
-    node: DescribedNode, host_devices: Sequence[DraftDevice], writer: EntryWriter
+    node: DescribedNode, host_devices: Sequence[DraftDevice], machine: Machine
 ) -> Iterator[DraftDevice]:
     """Yield what is of a kind and is exactly what a person has named, or else what was named."""
     unit, file = node.owner.syspath if node.owner else "", node.node.file if node.node else None
@@ -118,7 +116,7 @@ def _devices_of(
             and [kernel_node.file for kernel_node in device.nodes] == [file]
         )
     ]
-    yield from of_kinds or [writer.of_node(node)]
+    yield from of_kinds or [device_of_node(machine, node)]
 
 
 def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
@@ -134,7 +132,7 @@ def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
 
 
 def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) -> str:
-    """Return a configuration with these entries; without any, one to begin with."""
+    """Return a configuration with these entries."""
     header = (
         "Written by `devhost init`. A pod requests a resource by its name, below "
         "`resources.limits` of a container."
@@ -142,12 +140,5 @@ def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) 
     if domain == DOMAIN:
         header += f" {DOMAIN} stands for a domain of yours."
     if not any(entry.resource for entry in entries):
-        header += " Nothing was found on this host: remove `[]`, and the # before what you need."
-        rows = [kinds.rows()[name] for name in _EXAMPLES]
-        examples = [
-            DraftEntry({**resource, "name": f"{domain}/{resource['name']}"}, (row.note,), False)
-            for row in rows
-            for resource in row.resources
-        ]
-        entries = [*examples, *entries]
+        header += " Nothing was found on this host."
     return draft.render([header], entries, values=values)

@@ -44,13 +44,13 @@ class Manifest:
     """A manifest, values of a chart or a file of settings, in which all scalars are texts.
 
     Attributes:
-        title: Its kind and name; empty where it has none.
+        owner: Its kind and name; empty where it has none.
         settings: Devices of generic-device-plugin and smarter-device-manager.
         plugins: The containers of generic-device-plugin.
     """
 
     tree: Any
-    title: str = ""
+    owner: str = ""
     name: str = ""
     settings: list[tuple[dict[str, Any], Scope]] = field(default_factory=list)
     plugins: list[Scope] = field(default_factory=list)

@@ -44,10 +44,10 @@ def find_uses(manifest: Manifest) -> Iterator[PathUse | DraftEntry]:
                 if isinstance(service, dict):
                     volumes = [*_service_volumes(name, service)]
                     yield from _judge_volumes(f"service {name}", service, volumes)
-        case dict() as tree if manifest.title or "kind" not in tree:
-            owner = manifest.title or "values"
+        case dict() as tree if manifest.owner or "kind" not in tree:
             advice = ", take out the volume `{}`"
-            yield from _judge_volumes(owner, tree, [*_pod_volumes(tree)], advice)
+            volumes = [*_pod_volumes(tree)]
+            yield from _judge_volumes(manifest.owner or "values", tree, volumes, advice)
 
 
 def _pod_volumes(tree: Any) -> Iterator[_Volume]:
