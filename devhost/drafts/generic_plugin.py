@@ -10,7 +10,6 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
@@ -49,10 +48,6 @@ class _Path(_Settings):
     @property
     def glob(self) -> str:
         return self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
-
-    def selects(self, name: str) -> bool:
-        """Whether it selects a name below /dev, with the kernel's number or any."""
-        return self.path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", self.glob)
 
     def source(self, files: HostFiles) -> _Entry | str:
         """Return the source of what it matches. Blocks."""
@@ -119,8 +114,6 @@ def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[Draf
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
             group = Group.model_validate(data)
-            for path in group.paths:
-                dev_names.check(path.selects)
             _combine([*groups, group])
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)

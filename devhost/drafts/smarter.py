@@ -20,6 +20,8 @@ from devhost.model.names import natural
 from devhost.sources.base import NOT_DEVICES
 
 DOMAIN: Final = "smarter-devices"
+# A name, and the subsystem that has such devices.
+_WITHOUT_NODE: Final = {"hci0": "bluetooth", "eth0": "net", "wlan0": "net", "hwmon0": "hwmon"}
 _LITERAL: Final = re.compile(r"\^((?:[A-Za-z0-9/_:-]|\\.)+)\$")
 
 
@@ -42,8 +44,12 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
     else:
         present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
         paths = [path for path in present if matching(path)]
-    if literal is not None or not paths:
-        dev_names.check(matching)
+    absent = next((name for name in _WITHOUT_NODE if matching(name)), None)
+    if absent is not None and (literal is not None or not paths):
+        raise ValueError(
+            f"{absent} never has a node below /dev: write "
+            f"`sysfs: {{subsystem: {_WITHOUT_NODE[absent]}, node: none}}`"
+        )
     if not paths:
         raise ValueError(
             "nothing below /dev of this host matches: run convert on the node, or write one "
