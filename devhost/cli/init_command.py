@@ -115,8 +115,12 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     for number, entry in enumerate(entries):
         for comment in entry.comments:
             printer.note(comment)
-        question = "Include it? [y,n,a,q,?]"
-        match click.prompt(question, "y", value_proc=_letter, show_default=False, err=True):
+        answers = click.Choice(("yes", "no", "all", "quit", *"ynaq"), case_sensitive=False)
+        question = "Include it? [yes,no,all,quit]"
+        answer = click.prompt(
+            question, "yes", type=answers, show_choices=False, show_default=False, err=True
+        )
+        match answer[0]:
             case "a":
                 return [*chosen, *entries[number:]]
             case "q":
@@ -124,16 +128,6 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
             case "y":
                 chosen.append(entry)
     return chosen
-
-
-def _letter(answer: str) -> str:
-    """Return the first letter of an answer; raise `UsageError` if it is none."""
-    if answer.lower() not in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
-        raise click.UsageError(
-            "y: take it (Enter does, too), n: leave it out, a: take it and all that follow, q: "
-            "leave it out with all that follow"
-        )
-    return answer[0].lower()
 
 
 _NO_DEVICES: Final = (

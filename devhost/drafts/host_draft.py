@@ -1,6 +1,7 @@
 """A first configuration for a host: the devices that containers may want, with comments."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -57,27 +58,22 @@ def _left_out(
     of_kinds = {node.syspath for device in host_devices for node in device.nodes}
     offered = {node.syspath for device in devices for node in device.nodes}
     owners = {device.owner.syspath for device in devices if device.owner is not None}
-    left: list[tuple[str, str]] = []  # what it is, and its name
+    left = defaultdict[str, list[str]](list)  # by what it is
     for owner in machine.bus_devices:
         nodes = machine.nodes(owner.syspath)
         if owner.syspath not in owners:
-            bus = owner.prefix[:3].upper()
-            left += [] if is_hidden(owner, nodes) else [(f"{bus} {describe(owner)}", owner.name)]
+            if not is_hidden(owner, nodes):
+                left[f"{owner.prefix[:3].upper()} {describe(owner)}"].append(owner.name)
         elif owner.syspath not in offered:  # who has the USB node of a device has all of it
-            left += [
-                (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
-                for node in nodes
-                if node.syspath not in offered and node.subsystem in _SEPARATE
-            ]
+            for node in nodes:
+                if node.syspath not in offered and node.subsystem in _SEPARATE:
+                    left[f"{node.subsystem} of {describe(owner)}"].append(node.file or node.name)
     for node, is_left_out in machine.other_nodes():
         is_shown = not is_left_out or node.syspath in of_kinds
         if is_shown and node.syspath not in offered:
-            driver = machine.sysfs.driver(node.syspath)
-            left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
-    alike: dict[str, list[str]] = {}
-    for kind, name in left:
-        alike.setdefault(kind, []).append(name)
-    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in alike.items()]
+            driver = machine.sysfs.driver(node.syspath) or "the kernel"
+            left[f"{node.subsystem} of {driver}"].append(node.file or node.name)
+    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in left.items()]
 
 
 def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:

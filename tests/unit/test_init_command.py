@@ -90,7 +90,7 @@ def test_init_asks_for_each(tree: HostTree, tmp_path: Path, typed: bytes, taken:
     os.write(terminal, typed)
     shown = read(terminal)
     os.waitpid(process, 0)
-    assert b"Now /dev/ttyUSB0.\r\nInclude it? [y,n,a,q,?]" in shown
-    assert (b"leave it out with all that follow" in shown) == (b"?" in typed)
+    assert b"Now /dev/ttyUSB0.\r\nInclude it? [yes,no,all,quit]" in shown
+    assert (b"'?' is not one of" in shown) == (b"?" in typed)
     resources = loads(Path(target).read_text()).require().resources
     assert [resource.name for resource in resources] == [f"example.com/{name}" for name in taken]
