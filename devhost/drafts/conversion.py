@@ -17,7 +17,7 @@ from devhost.drafts.manifests import (
     BEFORE_0_2,
     Labels,
     Manifest,
-    Scope,
+    PluginContext,
     read_manifests,
     walk_mappings,
 )
@@ -64,24 +64,26 @@ class Conversion:
                 self._uses += udev_rules.find_entries(manifest, self._domain or DOMAIN)
         return has_plugin or len(self._uses) > count
 
-    def _settings(self) -> Iterator[tuple[dict[str, Any], set[str], Scope]]:
+    def _settings(self) -> Iterator[tuple[dict[str, Any], set[str], PluginContext]]:
         """Yield each device with the domains that it may have, and where its pods are.
 
         That is by the plugin around it, in the same manifest, in one that names its ConfigMap, or
         by all plugins.
         """
-        all_plugins, by_name = list[Scope](), dict[object, list[Scope]]()
+        all_plugins, by_name = list[PluginContext](), dict[object, list[PluginContext]]()
         for manifest in self._manifests:
             all_plugins += manifest.plugins
             mappings = walk_mappings(manifest.tree) if manifest.plugins else ()
             for name in {str(mapping.get("name")) for _, mapping in mappings}:
                 by_name.setdefault(name, []).extend(manifest.plugins)
         for manifest in self._manifests:
-            for device, scope in manifest.settings:
-                plugins = manifest.plugins or by_name.get(scope.name) or all_plugins
-                domains = {scope.domain} if scope.domain else {plugin.domain for plugin in plugins}
-                is_sure = not scope.labels and len({plugin.labels for plugin in plugins}) == 1
-                yield device, domains - {""}, plugins[0] if is_sure else scope
+            for device, context in manifest.settings:
+                plugins = manifest.plugins or by_name.get(context.name) or all_plugins
+                domains = (
+                    {context.domain} if context.domain else {plugin.domain for plugin in plugins}
+                )
+                is_sure = not context.labels and len({plugin.labels for plugin in plugins}) == 1
+                yield device, domains - {""}, plugins[0] if is_sure else context
 
     def finish(self) -> tuple[list[NodeEntries], list[str]]:
         """Return entries for all nodes, and those of profiles, with what to know of them. Blocks.
@@ -94,12 +96,12 @@ class Conversion:
             raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
         profiles, notes = dict[Labels, NodeEntries]({(): NodeEntries("", {})}), dict[str, None]()
         names = set[str]()
-        for device, domains, scope in self._settings():
-            labels = scope.labels if self._by_node else ()
+        for device, domains, context in self._settings():
+            labels = context.labels if self._by_node else ()
             if labels not in profiles:
-                name = re.sub("[^a-z0-9]+", "-", scope.name.lower())[:16].strip("-") or "nodes"
+                name = re.sub("[^a-z0-9]+", "-", context.name.lower())[:16].strip("-") or "nodes"
                 profiles[labels] = NodeEntries(unused_name(name, names), dict(labels))
-            if scope.labels and not labels:
+            if context.labels and not labels:
                 notes[_PROFILES] = None
             if not (self._domain or domains or "devicematch" in device):
                 notes[_UNSURE] = None

@@ -78,24 +78,17 @@ class NodeEntries:
 
     def _share(self, resource: Resource) -> bool:
         """Add what a resource gives; return whether a path before may match it, or is around it."""
+        nodes = resource.allocate.devices or ()
+        paths = [str(node.host_path) for node in nodes if not node.host_path.names]
+        paths += [path for source in resource.sources if source.glob for path in source.glob.paths]
         is_shared = False
-        for path in _given_paths(resource):
+        for path in paths:
             start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
             heads = {start[:length] for length in range(len(start) + 1)}
             is_shared |= start in self._heads or not heads.isdisjoint(self._starts)
             self._starts.add(start)
             self._heads |= heads
         return is_shared
-
-
-def _given_paths(resource: Resource) -> Iterator[str]:
-    """Yield the paths and globs of what containers get: of patterns, how they begin."""
-    for source in resource.sources:
-        yield from source.glob.paths if source.glob else ()
-        if source.dev:
-            yield f"/dev/{source.dev.pattern.partition('(')[0]}*"
-    rules = resource.allocate.devices or ()
-    yield from (str(rule.host_path) for rule in rules if not rule.host_path.names)
 
 
 def replicas(count: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from devhost.drafts.draft import DraftEntry, unused_name
 from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
-from devhost.drafts.selectors import Options
+from devhost.drafts.selectors import SourceOptions
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
@@ -145,7 +145,7 @@ def device_of_node(machine: Machine, device: DescribedNode) -> DraftDevice:
     owner, node, is_stable = device.owner, device.node, True
     nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
     link = device.variables.get("byId")
-    resource: Options = {}
+    resource: SourceOptions = {}
     if node is not None and node.subsystem == "block" and link is not None:
         resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
     elif owner is not None:
@@ -223,7 +223,7 @@ def _entry(
     """Return the resource of devices that differ in serial number or place alone."""
     first, row = devices[0], devices[0].kind.row
     nodes = [node for device in devices for node in device.nodes]
-    resource: Options = copy.deepcopy({**first.kind.resource})
+    resource: SourceOptions = copy.deepcopy({**first.kind.resource})
     allocate = resource.setdefault("allocate", {})
     drivers = {machine.sysfs.driver(node.syspath) or "" for node in nodes}
     used = sorted({index for device in devices for index in device.sources})
@@ -257,7 +257,7 @@ def _entry(
 
 def _narrow(
     machine: Machine, source: Any, devices: Sequence[DraftDevice], name: str
-) -> tuple[Any, Options, bool]:
+) -> tuple[Any, SourceOptions, bool]:
     """Return the source of these devices alone, what makes their IDs, and whether it lasts."""
     first = devices[0]
     match source:
@@ -279,7 +279,7 @@ def _narrow(
     return source, {}, True
 
 
-def _add_libraries(machine: Machine, libraries: Sequence[str], allocate: Options) -> None:
+def _add_libraries(machine: Machine, libraries: Sequence[str], allocate: SourceOptions) -> None:
     """Mount a driver's libraries from where the host has them."""
     for directory in LIBRARIES:
         names = [name for name in libraries if machine.files.stat(f"{directory}/{name}")]
@@ -296,8 +296,8 @@ def _add_libraries(machine: Machine, libraries: Sequence[str], allocate: Options
 
 
 def _add_container_path(
-    machine: Machine, devices: Sequence[DraftDevice], name: str, allocate: Options
-) -> Options:
+    machine: Machine, devices: Sequence[DraftDevice], name: str, allocate: SourceOptions
+) -> SourceOptions:
     """Set a path in the container that stays, where programs have it in a setting.
 
     Returns the limit of one device, where the path has no number.
@@ -341,10 +341,10 @@ def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
     return source
 
 
-def _add_places(sources: Sequence[Any], name: str, allocate: Options) -> None:
+def _add_places(sources: Sequence[Any], name: str, allocate: SourceOptions) -> None:
     """Give a container nodes under their places, too, and a variable with the path."""
     devices = allocate.get("devices", ["${path}"])
-    places, env = list[Options](), dict(allocate.get("env", {}))
+    places, env = list[SourceOptions](), dict(allocate.get("env", {}))
     for source in sources if devices[:1] == ["${path}"] else ():
         match source:
             case {"pci": {"node": "drm/renderD*"}} | {"sysfs": {"name": "renderD*"}}:

@@ -190,10 +190,10 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
 
 def _shared_rule(paths: Sequence[_Path]) -> _Entry:
     """Return what a container gets of each of the paths, or raise `ValueError`."""
-    rule, *others = (path.rule("${path}") for path in paths)
-    if any(other != rule for other in others):
+    rules = [path.rule("${path}") for path in paths]
+    if any(rule != rules[0] for rule in rules):
         raise ValueError("paths with different mountPath, permissions or type")
-    return rule
+    return rules[0]
 
 
 def _convert_optional(paths: Sequence[_Path]) -> _Entry:

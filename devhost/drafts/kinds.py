@@ -13,7 +13,7 @@ from devhost.config.checks import resource_checks
 from devhost.config.documents import Document
 from devhost.config.loader import loads, read
 from devhost.config.yaml_errors import TreeError, decode, lines
-from devhost.config.yaml_tree import Path, Tree, TreeProblem
+from devhost.config.yaml_tree import Path
 from devhost.drafts import draft
 from devhost.drafts.draft import DOMAIN, DraftEntry
 from devhost.errors import ConfigError, Problem
@@ -92,8 +92,13 @@ def _parse(text: str, file: str) -> Rows:
             details = error.errors(include_url=False)
             problems += messages.shape_problems(details, base, tree, reported, (base, model))
         else:
-            problems += _check(base, value, tree)
-            rows |= {str(*base): value} if isinstance(value, KindRow) else {}
+            if isinstance(value, KindRow):
+                rows[str(*base)] = value
+                continue
+            for problem in resource_checks.check([(base, value)], None):
+                path = tree.existing(problem.path)
+                if problem.severity == "error":
+                    problems.append((path, problem.message, tree.position(path)[:2]))
     if problems:
         problems.sort(key=lambda problem: problem[2])
         document = Document(lines(text), tree)
@@ -101,7 +106,7 @@ def _parse(text: str, file: str) -> Rows:
     return rows
 
 
-def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], Any]]:
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[KindRow | Resource], Any]]:
     """Yield the rows of a file and their resources, with where they are and what they should be."""
     for name, row in data.items():
         yield (name,), KindRow, row
@@ -110,15 +115,6 @@ def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], A
             if isinstance(resource, dict):
                 named = {**resource, "name": full_name(str(resource.get("name", "name")))}
                 yield (name, "resources", index), Resource, named
-
-
-def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
-    """Yield what is wrong with a resource of the right shape."""
-    resources = [(base, value)] if isinstance(value, Resource) else []
-    for problem in resource_checks.check(resources, None):
-        path = tree.existing(problem.path)
-        if problem.severity == "error":
-            yield path, problem.message, tree.position(path)[:2]
 
 
 def full_name(name: str, domain: str = DOMAIN) -> str:

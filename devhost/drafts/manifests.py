@@ -25,8 +25,8 @@ _SETTING: Final = re.compile(
 Labels = tuple[tuple[str, str], ...]
 
 
-class Scope(NamedTuple):
-    """What is said above a value.
+class PluginContext(NamedTuple):
+    """The context of settings, by the mappings around them.
 
     Attributes:
         name: Of the manifest, or of the controller in the values of a chart.
@@ -52,43 +52,43 @@ class Manifest:
     tree: Any
     owner: str = ""
     name: str = ""
-    settings: list[tuple[dict[str, Any], Scope]] = field(default_factory=list)
-    plugins: list[Scope] = field(default_factory=list)
+    settings: list[tuple[dict[str, Any], PluginContext]] = field(default_factory=list)
+    plugins: list[PluginContext] = field(default_factory=list)
 
     @property
     def is_of_plugin(self) -> bool:
         """Whether it is of a plugin, and its pods have all that its devices need."""
         return bool(self.settings or self.plugins)
 
-    def collect(self, value: Any, scope: Scope, key: str = "") -> None:
+    def collect(self, value: Any, context: PluginContext, key: str = "") -> None:
         """Add the settings and the plugins in a value below a key."""
         match value:
             case {"name": str(), "groups": _} | {"devicematch": _}:
-                self.settings.append((value, scope))
+                self.settings.append((value, context))
             case dict():
-                scope = self._narrow(scope, value)
+                context = self._narrow(context, value)
                 for name, child in value.items():
-                    inner = scope._replace(name=name) if key == "controllers" else scope
+                    inner = context._replace(name=name) if key == "controllers" else context
                     self.collect(child, inner, name)
             case list():
                 for member in value:
-                    self.collect(member, scope, key)
+                    self.collect(member, context, key)
 
-    def _narrow(self, scope: Scope, mapping: dict[str, Any]) -> Scope:
-        """Return the scope of what a mapping has; add a container of the plugin."""
+    def _narrow(self, context: PluginContext, mapping: dict[str, Any]) -> PluginContext:
+        """Return the context of what a mapping has; add a container of the plugin."""
         for pods in (mapping, mapping.get("pod"), mapping.get("defaultPodOptions")):
             labels = pods.get("nodeSelector") if isinstance(pods, dict) else None
             if isinstance(labels, dict):
                 pairs = ((key, str(labels[key])) for key in labels if key != "kubernetes.io/os")
-                scope = scope._replace(labels=tuple(sorted(pairs)))
+                context = context._replace(labels=tuple(sorted(pairs)))
         if "genericDevicePlugin" in mapping:
-            scope = scope._replace(domain=_MICROSHIFT)
+            context = context._replace(domain=_MICROSHIFT)
         if isinstance(domain := mapping.get("domain"), str) and domain:
-            scope = scope._replace(domain=domain)
+            context = context._replace(domain=domain)
         elif "image" in mapping and (domain := _plugin_domain(mapping)) is not None:
-            scope = scope._replace(domain=domain or scope.domain)
-            self.plugins.append(scope)
-        return scope
+            context = context._replace(domain=domain or context.domain)
+            self.plugins.append(context)
+        return context
 
 
 def read_manifests(text: str) -> list[Manifest]:
@@ -103,7 +103,7 @@ def read_manifests(text: str) -> list[Manifest]:
         match tree:
             case {"kind": kind, "metadata": {"name": name}}:
                 manifest = Manifest(tree, f"{kind} {name}", str(name))
-        manifest.collect(tree, Scope(manifest.name))
+        manifest.collect(tree, PluginContext(manifest.name))
         manifests.append(manifest)
     return manifests
 
@@ -125,12 +125,12 @@ def _read_texts(value: Any, extent: Extent, key: str = "") -> Any:
             return {name: _read_texts(child, extent, name) for name, child in pairs}
         case list():
             return [_read_texts(member, extent, key) for member in value]
+        case str() if value.startswith("--device="):
+            return ["--device", _read_text(value.removeprefix("--device="), extent)]
         case str() if any(mark in value for mark in _MARKS) or (
             key.startswith("values") and "hostPath" in value
         ):
-            flag, text = ("--device", value[9:]) if value.startswith("--device=") else ("", value)
-            data = _read_text(text, extent)
-            return [flag, data] if flag else data
+            return _read_text(value, extent)
         case _:
             return value
 

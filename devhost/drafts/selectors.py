@@ -1,4 +1,4 @@
-"""Options of sources that tell a device from the others of a host, also after a replug.
+"""SourceOptions of sources that tell a device from the others of a host, also after a replug.
 
 They are numbers, serial numbers and places, and a name that the kernel counts only where nothing
 else distinguishes it.
@@ -15,7 +15,7 @@ from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, SysfsTree, anc
 from devhost.model.hardware_sources import USB_NODE, Sysfs
 from devhost.sources.matcher import Matcher
 
-Options = dict[str, Any]
+SourceOptions = dict[str, Any]
 
 _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
@@ -28,9 +28,9 @@ _NODE_NUMBERS: Final = ("index", "device/port_number")  # of equal nodes of a de
 
 def bus_options(
     machine: Machine, owners: Sequence[SysfsDevice], numbers: str | list[str]
-) -> Options:
+) -> SourceOptions:
     """Return what tells devices on a bus from the others of the host with these numbers."""
-    options, is_usb = Options(device=numbers), owners[0].prefix == "usb."
+    options, is_usb = SourceOptions(device=numbers), owners[0].prefix == "usb."
     if owners[0].is_hub_or_bridge:
         options["class"] = "hub" if is_usb else "bridge"
     same_bus = (twin for twin in machine.bus_devices if twin.prefix == owners[0].prefix)
@@ -53,7 +53,7 @@ def bus_options(
 
 def bus_nodes(
     machine: Machine, device: DescribedNode
-) -> tuple[Options, tuple[KernelNode, ...], bool]:
+) -> tuple[SourceOptions, tuple[KernelNode, ...], bool]:
     """Return the options that choose nodes of a device on a bus, these, and whether they last."""
     node, nodes, sysfs = device.node, device.nodes, machine.sysfs
     if node is None or node.subsystem == USB_NODE:
@@ -62,7 +62,7 @@ def bus_nodes(
             return ({}, (node,), True) if node is not None else ({"node": "none"}, (), True)
         chosen = tuple(node for node in nodes if node.subsystem in subsystems)
         return {"node": few(subsystems)}, chosen, True
-    options, subsystem = Options(), node.subsystem
+    options, subsystem = SourceOptions(), node.subsystem
     alike = [twin.syspath for twin in nodes if twin.subsystem == subsystem]
     if len(alike) > 1 and "usb.interface" in device.variables:
         options["interface"] = int(device.variables["usb.interface"])
