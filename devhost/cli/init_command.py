@@ -87,12 +87,12 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files, rows = HostFiles(root, cdi_dirs=cdi_dirs), load_kinds(kinds)
+    rows = load_kinds(kinds)
     try:
-        machine = Machine(files)
+        machine = Machine(HostFiles(root, cdi_dirs=cdi_dirs))
         chosen = [device for name in names for device in find_devices(machine, name)]
         listed = chosen if names else None
-        entries = host_draft.build_host_entries(files, domain or draft.DOMAIN, listed, rows)
+        entries = host_draft.build_host_entries(machine, domain or draft.DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():

@@ -115,13 +115,13 @@ def render(
     lines = [*_comments(header), above, *_resources(entries, indent, values=values)]
     lines += ["", "profiles:"] if profiles else []
     for profile in profiles:
-        head = _lines([{"name": profile.name, "nodeSelector": dict(profile.labels)}])
+        head = yaml_lines([{"name": profile.name, "nodeSelector": dict(profile.labels)}])
         lines += [f"  {line}" for line in [*head, "  config:", "    version: v1"]]
         lines += _resources(profile.entries, " " * 6, values=values)
         entries = [*entries, *profile.entries]
     rights = needed_rights(entries)
     if values and rights.values():
-        lines += ["", *_lines(rights.values())]
+        lines += ["", *yaml_lines(rights.values())]
     elif flags := rights.flags():
         lines += ["", "# It needs flags of `plan`, `try` and `run`:", f"# {flags}"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -144,9 +144,8 @@ def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[Res
     return report(loads(render((), entries)).require(), files, Policy(trusted=True), "")
 
 
-def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEntry]:
+def with_rights(entries: Sequence[DraftEntry], files: HostFiles) -> list[DraftEntry]:
     """Return entries with what they need on a host. Blocks."""
-    entries = list(entries)
     reports = iter(report_entries([entry for entry in entries if entry.resource], files))
     return [
         replace(entry, rights=rights_of_report(next(reports), files)) if entry.resource else entry
@@ -170,16 +169,12 @@ def entry_lines(entry: DraftEntry, *, values: bool = False, with_rights: bool = 
     if with_rights or not entry.active:
         needed = entry.rights.text(values=values)
         comments += (f"It needs {needed}",) if needed else ()
-    resource = resource_lines(entry.resource) if entry.resource else ()
+    resource = yaml_lines([entry.resource]) if entry.resource else ()
     return [*_comments(comments), *(f"{mark}{line}" for line in resource)]
 
 
-def resource_lines(resource: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an entry of `resources`; what has no lists or mappings is on one line."""
-    return _lines([resource])
-
-
-def _lines(data: object) -> list[str]:
+def yaml_lines(data: object) -> list[str]:
+    """Return the lines of a value; what has no lists or mappings is on one line."""
     text: str = yaml.dump(
         data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=sys.maxsize
     )

@@ -12,7 +12,6 @@ from devhost.drafts.draft import DOMAIN, DraftEntry
 from devhost.drafts.entries import DraftDevice, device_of_node, devices_of_kind, write_entries
 from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
 from devhost.drafts.rights import Rights
-from devhost.hostfs.files import HostFiles
 
 _NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
 _LEFT_OUT: Final = "Left out, with the command that writes an entry:"
@@ -21,7 +20,7 @@ _SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty"
 
 
 def build_host_entries(
-    files: HostFiles,
+    machine: Machine,
     domain: str,
     chosen: Iterable[DescribedNode] | None = None,
     rows: kinds.Rows | None = None,
@@ -31,10 +30,9 @@ def build_host_entries(
     Those that would offer nothing are commented out. Unless devices are chosen, the last entry is a
     comment that says which ones have none. Raises `OSError` if the host cannot be read.
     """
-    machine = Machine(files)
     host_devices = [
         part
-        for kind, device in kinds.find_devices(files, rows or kinds.rows())
+        for kind, device in kinds.find_devices(machine.files, rows or kinds.rows())
         for part in devices_of_kind(machine, kind, device)
     ]
     if chosen is None:
@@ -44,7 +42,7 @@ def build_host_entries(
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, machine)]
         entries = write_entries(machine, devices, domain, named=True)
-    reports = iter(draft.report_entries(entries, files))
+    reports = iter(draft.report_entries(entries, machine.files))
     entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
     if chosen is None and (left := _left_out(machine, host_devices, devices)):
         entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))

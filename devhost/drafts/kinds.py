@@ -68,10 +68,7 @@ def load(file: str) -> Rows:
     except TreeError as error:
         problem = Problem("error", file, error.line, error.column, "", str(error))
         raise ConfigError([problem]) from None
-    merged = {
-        **rows_of_file,
-        **{name: row for name, row in rows().items() if name not in rows_of_file},
-    }
+    merged = {**rows_of_file, **rows(), **rows_of_file}  # in this order, and these values
     for problem in loads(draft.render((), [entry for _, entry in _entries(merged)])).problems:
         if problem.severity == "error":
             message = f"together with the kinds of devhost: {problem.message}"

@@ -45,11 +45,10 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
             "nothing below /dev of this host matches: run convert on the node, or write one "
             "resource for all of them, with `dev`"
         )
-    shares = replicas(setting.nummaxdevices)
-    return [{**_resource(path, domain, files), **shares} for path in paths]
-
-
-def _resource(below: str, domain: str, files: HostFiles) -> dict[str, Any]:
-    source = dev_names.path_source(f"/dev/{below}", files)
-    allocate = {} if isinstance(source, str) else {"allocate": {"devices": ["${path}"]}}
-    return {"name": f"{domain}/{below.replace('/', '_')}", "sources": [source], **allocate}
+    resources = []
+    for path in paths:
+        source = dev_names.path_source(f"/dev/{path}", files)
+        allocate = {} if isinstance(source, str) else {"allocate": {"devices": ["${path}"]}}
+        resource = {"name": f"{domain}/{path.replace('/', '_')}", "sources": [source], **allocate}
+        resources.append({**resource, **replicas(setting.nummaxdevices)})
+    return resources
