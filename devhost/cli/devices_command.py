@@ -60,17 +60,15 @@ def command(
 
     Example: `devhost devices ttyUSB0 -o yaml`
     """
-    from devhost.drafts.draft import entry_lines
-    from devhost.drafts.entries import DOMAIN
+    from devhost.drafts.draft import DOMAIN, entry_lines
     from devhost.drafts.host_draft import build_host_entries
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
     if output == "yaml" and name is None:
         raise click.UsageError("-o yaml needs a device")
-    files = HostFiles(root, cdi_dirs=cdi_dirs)
     try:
-        machine = Machine(files)
+        machine = Machine(HostFiles(root, cdi_dirs=cdi_dirs))
     except OSError as error:
         printer.fail(str(error))
     if machine.problem is not None:
@@ -80,7 +78,7 @@ def command(
         return
     devices = find_devices(machine, name)
     if output == "yaml":
-        for entry in build_host_entries(files, DOMAIN, devices, load_kinds(kinds)):
+        for entry in build_host_entries(machine, DOMAIN, devices, load_kinds(kinds)):
             printer.echo(*entry_lines(entry, with_rights=True))
     elif output == "json":
         printer.print_json([_as_json(machine, device) for device in devices])

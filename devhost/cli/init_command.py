@@ -84,16 +84,15 @@ def command(
     Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
     from devhost.drafts import draft, host_draft
-    from devhost.drafts.entries import DOMAIN
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files, rows = HostFiles(root, cdi_dirs=cdi_dirs), load_kinds(kinds)
+    rows = load_kinds(kinds)
     try:
-        machine = Machine(files)
+        machine = Machine(HostFiles(root, cdi_dirs=cdi_dirs))
         chosen = [device for name in names for device in find_devices(machine, name)]
         listed = chosen if names else None
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, listed, rows)
+        entries = host_draft.build_host_entries(machine, domain or draft.DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
@@ -103,7 +102,7 @@ def command(
     summary = f"{offered} resource{'s' * (offered != 1)}"
     if left := sum(bool(entry.resource) for entry in entries) - offered:
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
-    text = host_draft.render(entries, domain or DOMAIN, values=values)
+    text = host_draft.render(entries, domain or draft.DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()
     root = click.get_current_context().meta.get(options.ARCHIVE, root)
     flags += f" --root {root}" if root != "/" else ""
@@ -116,8 +115,12 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     for number, entry in enumerate(entries):
         for comment in entry.comments:
             printer.note(comment)
-        question = "Include it? [y,n,a,q,?]"
-        match click.prompt(question, "y", value_proc=_letter, show_default=False, err=True):
+        answers = click.Choice(("yes", "no", "all", "quit", *"ynaq"), case_sensitive=False)
+        question = "Include it? [yes,no,all,quit]"
+        answer = click.prompt(
+            question, "yes", type=answers, show_choices=False, show_default=False, err=True
+        )
+        match answer[0]:
             case "a":
                 return [*chosen, *entries[number:]]
             case "q":
@@ -125,16 +128,6 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
             case "y":
                 chosen.append(entry)
     return chosen
-
-
-def _letter(answer: str) -> str:
-    """Return the first letter of an answer; raise `UsageError` if it is none."""
-    if answer.lower() not in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
-        raise click.UsageError(
-            "y: take it (Enter does, too), n: leave it out, a: take it and all that follow, q: "
-            "leave it out with all that follow"
-        )
-    return answer[0].lower()
 
 
 _NO_DEVICES: Final = (

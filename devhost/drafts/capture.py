@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from devhost.drafts import kinds
-from devhost.drafts.entries import LIBRARIES, is_good_serial
+from devhost.drafts.entries import LIBRARIES
+from devhost.drafts.selectors import is_good_serial
 from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX
@@ -142,7 +143,7 @@ def pack(contents: Contents) -> bytes:
 
 
 def unpack(archive: Path, directory: Path) -> None:
-    """Create the files of an archive, or of a tree that `tar` packed, in a new directory.
+    """Create the files of an archive in a new directory.
 
     All are below it, whatever their names; no link leads out of it, and none is written through.
     Raises `ValueError` if it is no such archive, is too large or cannot be read.
@@ -169,13 +170,9 @@ def _create(members: tarfile.TarFile, directory: Path) -> None:
         (local if member.isdir() else local.parent).mkdir(parents=True, exist_ok=True)
         if member.issym():
             links[path] = member.linkname
-        elif member.ischr() or member.isblk():
-            mode = member.mode | (stat.S_IFCHR if member.ischr() else stat.S_IFBLK)
-            number = os.makedev(member.devmajor, member.devminor)
-            local.write_bytes(node_text(mode, number, member.uid, member.gid))
         elif member.isreg() and not member.issparse() and (file := members.extractfile(member)):
             local.write_bytes(file.read())
         elif not member.isdir():
-            raise ValueError(f"{member.name!r} is no file, link or node")
+            raise ValueError(f"{member.name!r} is no file or link")
     for path, target in links.items():
         Path(f"{directory}{path}").symlink_to(_relative(path, target))

@@ -1,7 +1,6 @@
-"""Names below /dev: of nodes, of directories, and of devices that never have a node."""
+"""Names below /dev: of nodes and of directories."""
 
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -19,18 +18,6 @@ _NODE: Final = re.compile(
     r".*\d.*|/dev/.+/by-.+/.+|/dev/(?:cuse|fuse|hwrng|kfd|kvm|net/tun|null|nvidia\S+|ppp|u?random|sd[a-z]+|"
     r"rtc|sgx_\w+|udmabuf|uhid|uinput|vchiq|vcio|vcsm\S*|vfio/vfio|vhost-\w+|watchdog|zero)"
 )
-# A name, and the subsystem that has such devices.
-_SUBSYSTEMS: Final = {"hci0": "bluetooth", "eth0": "net", "wlan0": "net", "hwmon0": "hwmon"}
-
-
-def check(matches: Callable[[str], bool]) -> None:
-    """Raise `ValueError` if what selects names below /dev selects a device without a node."""
-    for name, subsystem in _SUBSYSTEMS.items():
-        if matches(name):
-            raise ValueError(
-                f"{name} never has a node below /dev: write "
-                f"`sysfs: {{subsystem: {subsystem}, node: none}}`"
-            )
 
 
 def path_source(path: str, files: HostFiles, *, is_mounted: bool = False) -> dict[str, Any] | str:

@@ -15,9 +15,11 @@ from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import ResourceReport, report
 from devhost.drafts.rights import Rights, rights_of_report
-from devhost.hostfs.files import HostFiles, describe_read_error
+from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
+from devhost.model.config import Resource
 from devhost.model.names import printable
 
+DOMAIN: Final = "example.com"  # of resources, unless a person says another one
 _COLUMNS: Final = 96
 # Strings that no reader of YAML takes for anything else, whatever its version: Go's, JavaScript's
 # and Python's differ in what is a number, a truth value or a date.
@@ -58,6 +60,40 @@ class NodeEntries:
     name: str
     labels: Mapping[str, str]
     entries: list[DraftEntry] = field(default_factory=list)
+    _starts: set[str] = field(default_factory=set)  # of the paths that they give
+    _heads: set[str] = field(default_factory=set)  # which these begin with
+
+    def add(self, entry: DraftEntry) -> None:
+        """Add an entry, or why a file may not have it; nodes of an earlier one may be shared."""
+        if entry.resource:
+            name, loaded = entry.resource["name"], loads(render((), [entry]))
+            errors = [problem.message for problem in loaded.problems if problem.severity == "error"]
+            if any(former.resource.get("name") == name for former in self.entries):
+                errors = ["a second resource of this name"]
+            if errors:
+                entry = lost_entry(name, errors[0])
+            elif self._share(loaded.require().resources[0]):
+                entry = replace(entry, resource={**entry.resource, "overlap": "allow"})
+        self.entries.append(entry)
+
+    def _share(self, resource: Resource) -> bool:
+        """Add what a resource gives; return whether a path before may match it, or is around it."""
+        nodes = resource.allocate.devices or ()
+        paths = [str(node.host_path) for node in nodes if not node.host_path.names]
+        paths += [path for source in resource.sources if source.glob for path in source.glob.paths]
+        is_shared = False
+        for path in paths:
+            start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
+            heads = {start[:length] for length in range(len(start) + 1)}
+            is_shared |= start in self._heads or not heads.isdisjoint(self._starts)
+            self._starts.add(start)
+            self._heads |= heads
+        return is_shared
+
+
+def replicas(count: int) -> dict[str, int]:
+    """Return the option that gives each device to so many containers; none for a single one."""
+    return {"replicas": count} if count > 1 else {}
 
 
 def unused_name(name: str, used: set[str]) -> str:
@@ -79,13 +115,13 @@ def render(
     lines = [*_comments(header), above, *_resources(entries, indent, values=values)]
     lines += ["", "profiles:"] if profiles else []
     for profile in profiles:
-        head = _lines([{"name": profile.name, "nodeSelector": dict(profile.labels)}])
+        head = yaml_lines([{"name": profile.name, "nodeSelector": dict(profile.labels)}])
         lines += [f"  {line}" for line in [*head, "  config:", "    version: v1"]]
         lines += _resources(profile.entries, " " * 6, values=values)
         entries = [*entries, *profile.entries]
     rights = needed_rights(entries)
     if values and rights.values():
-        lines += ["", *_lines(rights.values())]
+        lines += ["", *yaml_lines(rights.values())]
     elif flags := rights.flags():
         lines += ["", "# It needs flags of `plan`, `try` and `run`:", f"# {flags}"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -108,9 +144,8 @@ def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[Res
     return report(loads(render((), entries)).require(), files, Policy(trusted=True), "")
 
 
-def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEntry]:
+def with_rights(entries: Sequence[DraftEntry], files: HostFiles) -> list[DraftEntry]:
     """Return entries with what they need on a host. Blocks."""
-    entries = list(entries)
     reports = iter(report_entries([entry for entry in entries if entry.resource], files))
     return [
         replace(entry, rights=rights_of_report(next(reports), files)) if entry.resource else entry
@@ -134,16 +169,12 @@ def entry_lines(entry: DraftEntry, *, values: bool = False, with_rights: bool = 
     if with_rights or not entry.active:
         needed = entry.rights.text(values=values)
         comments += (f"It needs {needed}",) if needed else ()
-    resource = resource_lines(entry.resource) if entry.resource else ()
+    resource = yaml_lines([entry.resource]) if entry.resource else ()
     return [*_comments(comments), *(f"{mark}{line}" for line in resource)]
 
 
-def resource_lines(resource: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an entry of `resources`; what has no lists or mappings is on one line."""
-    return _lines([resource])
-
-
-def _lines(data: object) -> list[str]:
+def yaml_lines(data: object) -> list[str]:
+    """Return the lines of a value; what has no lists or mappings is on one line."""
     text: str = yaml.dump(
         data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=sys.maxsize
     )

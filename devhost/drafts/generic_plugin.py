@@ -6,26 +6,23 @@ as all have one; optional paths without a match do not count. USB devices of a g
 """
 
 import glob
-import os
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from devhost.drafts import dev_names
-from devhost.drafts.draft import DraftEntry, lost_entry
+from devhost.drafts.draft import DraftEntry, lost_entry, replicas
 from devhost.hostfs.device_classes import BLOCK, class_by_path
 from devhost.hostfs.files import HostFiles, is_wild
 
 _GROUPS_MAX: Final = 50
+_JOIN: Final = "to join nodes of one device by a part of their names, write `dev` and `group`"
 _GLOBS: Final = (
-    "{} in one group: the plugin joins their n-th matches, and offers none where one has none. For "
-    "a device for each match, make each a group; to join nodes of one device by a part of their "
-    "names, write `dev` and `group`"
+    "the plugin joins their n-th matches, and offers none where one has none. For a device for "
+    f"each match, make each a group; {_JOIN}"
 )
 
 _Entry = dict[str, Any]
@@ -50,9 +47,9 @@ class _Path(_Settings):
     def glob(self) -> str:
         return self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
 
-    def selects(self, name: str) -> bool:
-        """Whether it selects a name below /dev, with the kernel's number or any."""
-        return self.path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", self.glob)
+    def source(self, files: HostFiles) -> _Entry | str:
+        """Return the source of what it matches. Blocks."""
+        return dev_names.path_source(self.glob, files, is_mounted=self.type == "Mount")
 
     def rule(self, path: str = "", *, optional: bool = False) -> _Entry:
         """Return the entry of `allocate` for a template of host paths, or for this path alone."""
@@ -92,7 +89,9 @@ def _drop_empty(value: Any) -> Any:
     return [member for member in value if not isinstance(member, dict) or any(member.values())]
 
 
-class _Group(_Settings):
+class Group(_Settings):
+    """Paths or USB devices, of which the n-th ones are a device, in ``count`` containers."""
+
     paths: Annotated[list[_Path], BeforeValidator(_drop_empty)] = []
     usb: Annotated[
         list[_Usb],
@@ -109,27 +108,31 @@ class _Device(_Settings):
 
 def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[DraftEntry]:
     """Yield why groups are not carried over, and the resource of the others. Blocks."""
-    resource, groups = _Entry(), list[_Group]()
+    groups = list[Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
-            tried = [*groups, _Group.model_validate(data)]
-            for path in tried[-1].paths:
-                dev_names.check(path.selects)
-            resource, groups = _convert_groups(tried), tried
+            group = Group.model_validate(data)
+            _combine([*groups, group])
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
-    if resource:
-        sources = [
-            dev_names.path_source(source.glob, files, is_mounted=source.type == "Mount")
-            if isinstance(source, _Path)
-            else source
-            for source in resource["sources"]
-        ]
-        yield DraftEntry({"name": name, **resource, "sources": sources})
+        else:
+            groups.append(group)
+    if groups:
+        yield DraftEntry(convert_groups(name, groups, files))
 
 
-def _convert_groups(groups: Sequence[_Group]) -> _Entry:
-    """Return groups as `sources` and `allocate`, or raise `ValueError`."""
+def convert_groups(name: str, groups: Sequence[Group], files: HostFiles) -> _Entry:
+    """Return the resource of groups, or raise `ValueError`. Blocks."""
+    resource = _combine(groups)
+    sources = [
+        source.source(files) if isinstance(source, _Path) else source
+        for source in resource["sources"]
+    ]
+    return {"name": name, **resource, "sources": sources}
+
+
+def _combine(groups: Sequence[Group]) -> _Entry:
+    """Return groups as options of a resource, with paths as sources, or raise `ValueError`."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
@@ -140,7 +143,7 @@ def _convert_groups(groups: Sequence[_Group]) -> _Entry:
         raise ValueError("needs groups of paths alone, or of USB devices alone")
     else:
         resource = _convert_paths(paths)
-    return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
+    return {**resource, **replicas(max(counts))}
 
 
 def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
@@ -158,7 +161,7 @@ def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
 
 
 def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
-    """Return a source for each group, or several that are joined, beside what all groups have."""
+    """Return a source for each group, beside what all groups have."""
     members = [path for paths in groups if len(paths) > 1 for path in paths]
     wild = [path for path in members if is_wild(path.path)]
     required_paths = [path for path in members if not path.optional]
@@ -166,7 +169,7 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     if sum((bool(wild), required_paths != members, bool(members) and len(groups) > 1)) > 1:
         raise ValueError("globs, optional paths or several groups together")
     if len(wild) > 1:
-        raise ValueError(_GLOBS.format(" and ".join(path.path for path in wild)))
+        raise ValueError(f"{' and '.join(path.path for path in wild)} in one group: {_GLOBS}")
     if members and not required_paths:
         return _convert_optional(members)
     if len(groups) == 1:
@@ -174,52 +177,29 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
         order = [(path not in wild, class_by_path(path.path) == BLOCK) for path in required_paths]
         constants.remove(required_paths[order.index(min(order))] if members else groups[0][0])
     rows = [[path for path in paths if path not in constants] for paths in groups]
-    if not rows[0] or len({len(row) for row in rows}) > 1:
-        raise ValueError("groups of several paths beside others")
-    resource, rules = (
-        _join_rows(rows) if len(rows[0]) > 1 else _list_sources([row[0] for row in rows])
-    )
-    rules += [path.rule(optional=path.optional) for path in constants]
+    if any(len(row) != 1 for row in rows):
+        raise ValueError(f"several paths that not all groups have: {_JOIN}")
+    sources = [path for row in rows for path in row]
+    rules = [_shared_rule(sources), *(path.rule(optional=path.optional) for path in constants)]
     allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
     if mounts := [rule for rule in rules if "readOnly" in rule]:
         allocate["mounts"] = mounts
     most = {"maxDevices": min(path.limit or 1 for path in constants)} if wild else {}
-    return {**resource, "allocate": allocate, **most}
+    return {"sources": sources, "allocate": allocate, **most}
+
+
+def _shared_rule(paths: Sequence[_Path]) -> _Entry:
+    """Return what a container gets of each of the paths, or raise `ValueError`."""
+    rules = [path.rule("${path}") for path in paths]
+    if any(rule != rules[0] for rule in rules):
+        raise ValueError("paths with different mountPath, permissions or type")
+    return rules[0]
 
 
 def _convert_optional(paths: Sequence[_Path]) -> _Entry:
     """Return a group of optional paths: a device of those that are there."""
-    rule = paths[0].rule("${path}")
-    if any(path.rule("${path}") != rule for path in paths) or "permissions" not in rule:
-        raise ValueError("optional paths that are mounts, or differ in mountPath or permissions")
+    rule = _shared_rule(paths)
+    if "permissions" not in rule:
+        raise ValueError("optional paths that are mounts")
     source = {"paths": [path.glob for path in paths], "types": ["char", "block", "directory"]}
     return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
-
-
-def _list_sources(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
-    """Return a source for each path, and what a container gets of each."""
-    rules = [path.rule("${path}") for path in paths]
-    if any(rule != rules[0] for rule in rules):
-        raise ValueError("paths with different mountPath, permissions or type")
-    return {"sources": paths}, rules[:1]
-
-
-def _join_rows(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
-    """Return sources for rows of paths that differ in one part, by which their nodes are joined."""
-    sources, rules, keys = list[_Entry](), list[_Entry](), set[tuple[str, ...]]()
-    for index, column in enumerate(zip(*rows, strict=True)):
-        names = [path.path.removeprefix("/dev/") for path in column]
-        head = os.path.commonprefix(names)  # noqa: RUF071 (letters, not directories)
-        rests = [name[len(head) :][::-1] for name in names]
-        tail = os.path.commonprefix(rests)[::-1]  # noqa: RUF071
-        key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
-        keys.add(key)
-        renames = [path for path in column if path.mount_path not in ("", path.path)]
-        mounts = {path.mount_path or path.path for path in column if renames}
-        alike = {path.permissions if path.type == "Device" else "" for path in column} - {""}
-        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(mounts) > 1 or len(alike) != 1:
-            raise ValueError("groups of paths that differ in more than a part of their names")
-        pattern = f"{re.escape(head)}(?P<key>{'|'.join(map(re.escape, key))}){re.escape(tail)}"
-        sources.append({"dev": pattern, "as": f"g{index}"})
-        rules.append((renames or column)[0].rule(f"${{g{index}.path}}"))
-    return {"sources": sources, "group": "${key}"}, rules

@@ -1,27 +1,26 @@
 """A first configuration for a host: the devices that containers may want, with comments."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
-from devhost.drafts.draft import DraftEntry
-from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
+from devhost.drafts.draft import DOMAIN, DraftEntry
+from devhost.drafts.entries import DraftDevice, device_of_node, devices_of_kind, write_entries
 from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
 from devhost.drafts.rights import Rights
-from devhost.hostfs.files import HostFiles
 
 _NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
-_EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
 _LEFT_OUT: Final = "Left out, with the command that writes an entry:"
 # Nodes for programs of their own, also where others of the same device have an entry.
 _SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty", "usbmisc", "wwan")
 
 
 def build_host_entries(
-    files: HostFiles,
+    machine: Machine,
     domain: str,
     chosen: Iterable[DescribedNode] | None = None,
     rows: kinds.Rows | None = None,
@@ -31,21 +30,19 @@ def build_host_entries(
     Those that would offer nothing are commented out. Unless devices are chosen, the last entry is a
     comment that says which ones have none. Raises `OSError` if the host cannot be read.
     """
-    machine = Machine(files)
-    writer = EntryWriter(machine, files)
     host_devices = [
         part
-        for kind, device in kinds.find_devices(files, rows or kinds.rows())
-        for part in writer.of_kind(kind, device)
+        for kind, device in kinds.find_devices(machine.files, rows or kinds.rows())
+        for part in devices_of_kind(machine, kind, device)
     ]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
         entries = [*_vendor_entries(machine, domain)]
-        entries += writer.entries(_not_described(devices, machine), domain, named=False)
+        entries += write_entries(machine, _not_described(devices, machine), domain, named=False)
     else:
-        devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
-        entries = writer.entries(devices, domain, named=True)
-    reports = iter(draft.report_entries(entries, files))
+        devices = [device for node in chosen for device in _devices_of(node, host_devices, machine)]
+        entries = write_entries(machine, devices, domain, named=True)
+    reports = iter(draft.report_entries(entries, machine.files))
     entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
     if chosen is None and (left := _left_out(machine, host_devices, devices)):
         entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
@@ -59,27 +56,22 @@ def _left_out(
     of_kinds = {node.syspath for device in host_devices for node in device.nodes}
     offered = {node.syspath for device in devices for node in device.nodes}
     owners = {device.owner.syspath for device in devices if device.owner is not None}
-    left: list[tuple[str, str]] = []  # what it is, and its name
+    left = defaultdict[str, list[str]](list)  # by what it is
     for owner in machine.bus_devices:
         nodes = machine.nodes(owner.syspath)
         if owner.syspath not in owners:
-            bus = owner.prefix[:3].upper()
-            left += [] if is_hidden(owner, nodes) else [(f"{bus} {describe(owner)}", owner.name)]
+            if not is_hidden(owner, nodes):
+                left[f"{owner.prefix[:3].upper()} {describe(owner)}"].append(owner.name)
         elif owner.syspath not in offered:  # who has the USB node of a device has all of it
-            left += [
-                (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
-                for node in nodes
-                if node.syspath not in offered and node.subsystem in _SEPARATE
-            ]
+            for node in nodes:
+                if node.syspath not in offered and node.subsystem in _SEPARATE:
+                    left[f"{node.subsystem} of {describe(owner)}"].append(node.file or node.name)
     for node, is_left_out in machine.other_nodes():
         is_shown = not is_left_out or node.syspath in of_kinds
         if is_shown and node.syspath not in offered:
-            driver = machine.sysfs.driver(node.syspath)
-            left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
-    alike: dict[str, list[str]] = {}
-    for kind, name in left:
-        alike.setdefault(kind, []).append(name)
-    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in alike.items()]
+            driver = machine.sysfs.driver(node.syspath) or "the kernel"
+            left[f"{node.subsystem} of {driver}"].append(node.file or node.name)
+    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in left.items()]
 
 
 def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
@@ -102,7 +94,7 @@ def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator
 
 
 def _devices_of(
-    node: DescribedNode, host_devices: Sequence[DraftDevice], writer: EntryWriter
+    node: DescribedNode, host_devices: Sequence[DraftDevice], machine: Machine
 ) -> Iterator[DraftDevice]:
     """Yield what is of a kind and is exactly what a person has named, or else what was named."""
     unit, file = node.owner.syspath if node.owner else "", node.node.file if node.node else None
@@ -118,7 +110,7 @@ def _devices_of(
             and [kernel_node.file for kernel_node in device.nodes] == [file]
         )
     ]
-    yield from of_kinds or [writer.of_node(node)]
+    yield from of_kinds or [device_of_node(machine, node)]
 
 
 def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
@@ -134,7 +126,7 @@ def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
 
 
 def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) -> str:
-    """Return a configuration with these entries; without any, one to begin with."""
+    """Return a configuration with these entries."""
     header = (
         "Written by `devhost init`. A pod requests a resource by its name, below "
         "`resources.limits` of a container."
@@ -142,12 +134,5 @@ def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) 
     if domain == DOMAIN:
         header += f" {DOMAIN} stands for a domain of yours."
     if not any(entry.resource for entry in entries):
-        header += " Nothing was found on this host: remove `[]`, and the # before what you need."
-        rows = [kinds.rows()[name] for name in _EXAMPLES]
-        examples = [
-            DraftEntry({**resource, "name": f"{domain}/{resource['name']}"}, (row.note,), False)
-            for row in rows
-            for resource in row.resources
-        ]
-        entries = [*examples, *entries]
+        header += " Nothing was found on this host."
     return draft.render([header], entries, values=values)

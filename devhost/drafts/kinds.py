@@ -4,7 +4,7 @@ import functools
 import importlib.resources
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
@@ -13,16 +13,14 @@ from devhost.config.checks import resource_checks
 from devhost.config.documents import Document
 from devhost.config.loader import loads, read
 from devhost.config.yaml_errors import TreeError, decode, lines
-from devhost.config.yaml_tree import Path, Tree, TreeProblem
+from devhost.config.yaml_tree import Path
 from devhost.drafts import draft
-from devhost.drafts.draft import DraftEntry
+from devhost.drafts.draft import DOMAIN, DraftEntry
 from devhost.errors import ConfigError, Problem
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.model.values import AsTuple, ConfigModel
-
-_DOMAIN: Final = "example.com"
 
 
 class KindRow(ConfigModel):
@@ -70,10 +68,7 @@ def load(file: str) -> Rows:
     except TreeError as error:
         problem = Problem("error", file, error.line, error.column, "", str(error))
         raise ConfigError([problem]) from None
-    merged = {
-        **rows_of_file,
-        **{name: row for name, row in rows().items() if name not in rows_of_file},
-    }
+    merged = {**rows_of_file, **rows(), **rows_of_file}  # in this order, and these values
     for problem in loads(draft.render((), [entry for _, entry in _entries(merged)])).problems:
         if problem.severity == "error":
             message = f"together with the kinds of devhost: {problem.message}"
@@ -94,8 +89,13 @@ def _parse(text: str, file: str) -> Rows:
             details = error.errors(include_url=False)
             problems += messages.shape_problems(details, base, tree, reported, (base, model))
         else:
-            problems += _check(base, value, tree)
-            rows |= {str(*base): value} if isinstance(value, KindRow) else {}
+            if isinstance(value, KindRow):
+                rows[str(*base)] = value
+                continue
+            for problem in resource_checks.check([(base, value)], None):
+                path = tree.existing(problem.path)
+                if problem.severity == "error":
+                    problems.append((path, problem.message, tree.position(path)[:2]))
     if problems:
         problems.sort(key=lambda problem: problem[2])
         document = Document(lines(text), tree)
@@ -103,7 +103,7 @@ def _parse(text: str, file: str) -> Rows:
     return rows
 
 
-def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], Any]]:
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[KindRow | Resource], Any]]:
     """Yield the rows of a file and their resources, with where they are and what they should be."""
     for name, row in data.items():
         yield (name,), KindRow, row
@@ -114,16 +114,7 @@ def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], A
                 yield (name, "resources", index), Resource, named
 
 
-def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
-    """Yield what is wrong with a resource of the right shape."""
-    resources = [(base, value)] if isinstance(value, Resource) else []
-    for problem in resource_checks.check(resources, None):
-        path = tree.existing(problem.path)
-        if problem.severity == "error":
-            yield path, problem.message, tree.position(path)[:2]
-
-
-def full_name(name: str, domain: str = _DOMAIN) -> str:
+def full_name(name: str, domain: str = DOMAIN) -> str:
     """Return the name of a resource with a domain, if it has none of its own."""
     return name if "/" in name else f"{domain}/{name}"
 
@@ -137,7 +128,7 @@ def _entries(rows: Rows) -> list[tuple[DeviceKind, DraftEntry]]:
         for resource in row.resources
     ]
     return [
-        (kind, DraftEntry({**kind.resource, "name": f"{_DOMAIN}/{number}"}))
+        (kind, DraftEntry({**kind.resource, "name": f"{DOMAIN}/{number}"}))
         for number, kind in enumerate(kinds)
     ]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.hostfs.device_classes import PROGRAM_CLASSES
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.sysfs import (
     KernelNode,
     Number,
@@ -59,7 +59,7 @@ class Machine:
     """The devices of a host. All methods block, and raise `OSError` if it cannot be listed."""
 
     def __init__(self, files: HostFiles) -> None:
-        self._files = files
+        self.files = files
         self._usb = USB.list(files)
         self.bus_devices = (*self._usb.devices, *PCI.list(files).devices)
         self._numbers = NumbersLocation().list(files)
@@ -71,11 +71,11 @@ class Machine:
     @property
     def problem(self) -> str | None:
         """Why there is nothing, if /sys is not there."""
-        return self._usb.missing if self._files.stat("/sys/devices") is None else None
+        return self._usb.missing if self.files.stat("/sys/devices") is None else None
 
     def subsystem(self, name: str) -> SubsystemListing:
         """Return the devices of a subsystem."""
-        return SubsystemLocation(name).list(self._files)
+        return SubsystemLocation(name).list(self.files)
 
     def rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem, or of the `OTHER_CLASS`; some only for `--all`."""
@@ -161,20 +161,15 @@ class Machine:
         ]
         if owners:
             return [self._described(None, owner) for owner in owners]
-        state = self._files.stat(text if text.startswith("/") else f"/dev/{text}")
+        members = (*self._numbers.members.values(), *self._net.members.values())
+        path = next((path for path in members if posixpath.basename(path) == text), None)
+        state = self.files.stat(text if text.startswith("/") else f"/dev/{text}")
         if state is not None and state.number is not None:
-            syspath = self.sysfs.device_by_number(state.kind.value, state.number)
-            node = self.node(syspath) if syspath else None
-            if node is not None:
-                return [self._described(node, self._owner(node.syspath))]
-            is_below = state.realpath.startswith("/dev/")
-            node = file_node(state.realpath, state.number)
-            return [self._described(node, None)] if is_below else []
-        for path in (*self._numbers.members.values(), *self._net.members.values()):
-            is_named = posixpath.basename(path) == text
-            if is_named and (node := self.node(path)) is not None:
-                return [self._described(node, self._owner(path))]
-        return []
+            path = self.sysfs.device_by_number(state.kind.value, state.number)
+            if path is None and is_in_dev(state.realpath):
+                return [self._described(file_node(state.realpath, state.number), None)]
+        node = self.node(path) if path is not None else None
+        return [self._described(node, self._owner(node.syspath))] if node is not None else []
 
     def _owner(self, path: str) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
@@ -200,7 +195,7 @@ class Machine:
             variables |= {"subsystem": node.subsystem, "name": node.name}
             variables |= node_variables(node, self.sysfs)
             variables |= self._udev.udev.get(f"/dev/{node.file}", {})
-        state = self._files.stat(f"/dev/{node.file}") if node and node.file else None
+        state = self.files.stat(f"/dev/{node.file}") if node and node.file else None
         device = node or owner
         parents = tuple(
             (posixpath.basename(path), self.sysfs.link_name(f"{path}/subsystem") or "")
@@ -211,7 +206,7 @@ class Machine:
 
     def owner_ids(self, state: FileState) -> tuple[int, int]:
         """Return the user and the group that own a node."""
-        status = self._files.lstat(state.realpath)
+        status = self.files.lstat(state.realpath)
         return status.st_uid, status.st_gid
 
 

@@ -4,7 +4,6 @@ Its rules, from its sources: a pattern is searched for in the paths below /dev. 
 it is a resource of its own, with the path in its name, and "_" for "/"; so many pods may have it.
 """
 
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from devhost.drafts import dev_names
+from devhost.drafts.draft import replicas
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.walk import Walk
 from devhost.model import pattern
@@ -35,24 +35,20 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
     The paths of a pattern that is not a single path are those of this host.
     """
     setting = _Setting.model_validate(data)
-    matching = functools.partial(pattern.matches_part, setting.devicematch)
     if (literal := _LITERAL.fullmatch(setting.devicematch)) is not None:
         paths = [re.sub(r"\\(.)", r"\1", literal[1])]
     else:
         present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
-        paths = [path for path in present if matching(path)]
-    if literal is not None or not paths:
-        dev_names.check(matching)
+        paths = [path for path in present if pattern.matches_part(setting.devicematch, path)]
     if not paths:
         raise ValueError(
             "nothing below /dev of this host matches: run convert on the node, or write one "
             "resource for all of them, with `dev`"
         )
-    shared = {"replicas": setting.nummaxdevices} if setting.nummaxdevices > 1 else {}
-    return [{**_resource(path, domain, files), **shared} for path in paths]
-
-
-def _resource(below: str, domain: str, files: HostFiles) -> dict[str, Any]:
-    source = dev_names.path_source(f"/dev/{below}", files)
-    allocate = {} if isinstance(source, str) else {"allocate": {"devices": ["${path}"]}}
-    return {"name": f"{domain}/{below.replace('/', '_')}", "sources": [source], **allocate}
+    resources = []
+    for path in paths:
+        source = dev_names.path_source(f"/dev/{path}", files)
+        allocate = {} if isinstance(source, str) else {"allocate": {"devices": ["${path}"]}}
+        resource = {"name": f"{domain}/{path.replace('/', '_')}", "sources": [source], **allocate}
+        resources.append({**resource, **replicas(setting.nummaxdevices)})
+    return resources

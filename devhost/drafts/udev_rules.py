@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from devhost.config import yaml_tree
-from devhost.config.yaml_tree import Extent
-from devhost.drafts.draft import DraftEntry, lost_entry
-from devhost.drafts.path_users import walk_mappings
+from devhost.drafts.draft import DraftEntry, lost_entry, replicas
+from devhost.drafts.manifests import Manifest, walk_mappings
 from devhost.hostfs.device_classes import ENUMERATED_NAMES
 
 # Akri takes a value for a regular expression: what is none, or is also a glob.
@@ -20,22 +18,16 @@ _IDS: Final = {"ID_VENDOR_ID": "idVendor", "ID_MODEL_ID": "idProduct", "ID_SERIA
 _CAPTURING: Final = "; of most cameras, `attr: {index: 0}` selects the node that captures"
 
 
-def find_entries(tree: Any, extent: Extent, domain: str) -> Iterator[DraftEntry]:
+def find_entries(manifest: Manifest, domain: str) -> Iterator[DraftEntry]:
     """Yield the resource for the rules of a manifest or of values, and what is not in it."""
-    name, capacity = "", "1"
-    for _, mapping in walk_mappings(tree):
-        if "kind" in mapping and isinstance(mapping.get("metadata"), dict):
-            name = str(mapping["metadata"].get("name"))
+    name, capacity = manifest.name, "1"
+    for _, mapping in walk_mappings(manifest.tree):
         capacity = str(mapping.get("capacity", capacity))
-        details = mapping.get("discoveryDetails")
-        if isinstance(details, dict):  # in the values of Akri's chart
+        if "discoveryDetails" in mapping and not manifest.name:  # in the values of Akri's chart
             name = str(mapping.get("name", "akri-udev"))
-        if isinstance(details, str) and "udevRules" in details:
-            mapping = yaml_tree.parse_all(details, extent, texts=True)[0].data  # noqa: PLW2901
         if isinstance(rules := mapping.get("udevRules"), list):
-            yield from _build_entries(
-                f"{domain}/{name}", rules, int(capacity) if capacity.isdecimal() else 1
-            )
+            shares = int(capacity) if capacity.isdecimal() else 1
+            yield from _build_entries(f"{domain}/{name}", rules, shares)
 
 
 def _build_entries(name: str, rules: list[Any], shares: int) -> Iterator[DraftEntry]:
@@ -46,9 +38,10 @@ def _build_entries(name: str, rules: list[Any], shares: int) -> Iterator[DraftEn
         except ValueError as error:
             yield lost_entry(f"{name}: {rule}", error)
     if sources:
-        replicas = {"replicas": shares} if shares > 1 else {}
         request = f"pods request `{name}` instead of `akri.sh/{name.partition('/')[2]}`"
-        yield DraftEntry({"name": name, "sources": sources, **replicas}, (f"Akri: {request}",))
+        yield DraftEntry(
+            {"name": name, "sources": sources, **replicas(shares)}, (f"Akri: {request}",)
+        )
 
 
 def _convert_rule(rule: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from devhost.cli import main
 from devhost.config import yaml_tree
 from devhost.config.messages import ambiguous_scalars
-from devhost.drafts.draft import resource_lines
+from devhost.drafts.draft import yaml_lines
 from devhost.model.names import text_problem
 from tests.deploy.helm import Helm
 from tests.support.hardware import HostTree
@@ -65,7 +65,7 @@ def read_by_helm(helm: Helm, chart: Path, text: str) -> Any:
 @given(st.lists(TEXTS, min_size=50, max_size=100))
 def test_texts_are_the_same_for_readers(helm: Helm, chart: Path, texts: list[str]) -> None:
     written = {"a": texts, "b": {text: text for text in texts}, "c": {"d": {"e": [*texts, 1]}}}
-    lines = resource_lines(written)
+    lines = yaml_lines([written])
     text = "\n".join(["config:", *(f"  {line}" for line in lines)])
     assert yaml.safe_load(text) == {"config": [written]}
     assert yaml_tree.parse(text, yaml_tree.Extent()).data == {"config": [written]}

@@ -34,7 +34,9 @@ def commented_in(text: str) -> str:
     """Return a file with the resources that are commented out."""
     empty = "resources: []  # remove the brackets when there is an entry\n"
     lines, in_resource = list[str](), False
-    for line in text.replace(empty, "resources:\n").splitlines():
+    if "  # - name:" in text:
+        text = text.replace(empty, "resources:\n")
+    for line in text.splitlines():
         in_resource = line.startswith("  # ") and (in_resource or line[4:].startswith("- name:"))
         lines.append(f"  {line[4:]}" if in_resource else line)
     return "\n".join(lines)
@@ -52,7 +54,7 @@ def test_init_writes_what_is_offered_and_comments_out_the_rest(path: Path, tree:
     nodes: list[str] = []
     for resource in report(whole, HostFiles(str(tree.root)), Policy(trusted=True), ""):
         healthy = [device for device in resource.snapshot.devices.values() if device.healthy]
-        assert healthy or "Nothing was found" in text, resource.resource.name
+        assert healthy, resource.resource.name
         nodes += [node.variables["name"] for device in healthy for node in device.nodes]
     assert len(nodes) == len(set(nodes))
     # No adapter, camera, sound card or GPU is forgotten; of a camera, the node with the picture.
@@ -88,7 +90,7 @@ def test_init_asks_for_each(tree: HostTree, tmp_path: Path, typed: bytes, taken:
     os.write(terminal, typed)
     shown = read(terminal)
     os.waitpid(process, 0)
-    assert b"Now /dev/ttyUSB0.\r\nInclude it? [y,n,a,q,?]" in shown
-    assert (b"leave it out with all that follow" in shown) == (b"?" in typed)
+    assert b"Now /dev/ttyUSB0.\r\nInclude it? [yes,no,all,quit]" in shown
+    assert (b"'?' is not one of" in shown) == (b"?" in typed)
     resources = loads(Path(target).read_text()).require().resources
     assert [resource.name for resource in resources] == [f"example.com/{name}" for name in taken]

@@ -8,8 +8,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
-from devhost.drafts.draft import resource_lines
-from devhost.drafts.entries import DOMAIN
+from devhost.drafts.draft import DOMAIN, yaml_lines
 from devhost.drafts.host_draft import build_host_entries
 from devhost.drafts.machine import Machine
 from devhost.hostfs.files import HostFiles
@@ -36,9 +35,9 @@ def offered(entry: str, tree: HostTree, policy: Policy = EVERYTHING) -> list[Hos
 
 def written(tree: HostTree, wanted: str) -> list[tuple[str, bool]]:
     """Return the entries for what is named, and whether they are not commented out."""
-    files = HostFiles(str(tree.root))
-    entries = build_host_entries(files, DOMAIN, Machine(files).find(wanted))
-    return [("\n".join(resource_lines(entry.resource)), entry.active) for entry in entries]
+    machine = Machine(HostFiles(str(tree.root)))
+    entries = build_host_entries(machine, DOMAIN, machine.find(wanted))
+    return [("\n".join(yaml_lines([entry.resource])), entry.active) for entry in entries]
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
