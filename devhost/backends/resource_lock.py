@@ -18,13 +18,14 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from devhost.backends.backend import LockState
 from devhost.model.names import text_hash
 from devhost.watch.threads import wait_at_most
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
+LockState = Literal["ours", "other", "free"]
+"""Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO opens immediately
@@ -161,11 +162,19 @@ class ResourceLocks:
         return lock or self._locks.setdefault(lock_hash, ResourceLock(self.directory, lock_hash))
 
     def lock_of(self, resource: str) -> LockState:
-        """Return who publishes a resource; in any thread."""
+        """Return who publishes a resource, by either backend; in any thread."""
         lock = self.get(resource)
         if lock.held:
             return "ours"
         return "free" if lock.other_publisher is None else "other"
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another instance of devhost publishes a resource; in any thread."""
+        return self.lock_of(resource) == "other"
+
+    def has_served(self, resource: str) -> bool:
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+        return self.get(resource).has_served
 
     def has_other(self, lock_hash: str) -> bool:
         """Whether another process publishes the resource with a hash; in any thread."""

@@ -13,7 +13,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
+from devhost.backends.backend import Backend, OfferedIds, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.podresources import Claimed, PodResources, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
@@ -228,22 +228,13 @@ class FakeBackend:
     restarts, leave_after = 0, LEAVE_AFTER_S
 
     def __init__(self, process: "Process") -> None:
-        self._process, self.pods = process, process.pods
+        self._process, self.pods, self.locks = process, process.pods, process.locks
 
     def open(self, resource: Resource, _hooks: object) -> "FakePublication":
         return FakePublication(self._process, resource.name)
 
     def publisher(self, _resource: object) -> str:
         return ""
-
-    def lock_of(self, name: str) -> LockState:
-        return self._process.locks.lock_of(name)
-
-    def locked_by_other(self, name: str) -> bool:
-        return self.lock_of(name) == "other"
-
-    def has_served(self, name: str) -> bool:
-        return self._process.locks.get(name).has_served
 
 
 class FakePublication:
@@ -262,7 +253,7 @@ class Process:
         self.locks = ResourceLocks(node.state_dir.parent)
         self.holders = Holders(cast("PodResources", self.pods), "node-1")
         self.backend = self.make_backend()
-        self.file = RecordFiles(node.state_dir, self.backend.lock_of)
+        self.file = RecordFiles(node.state_dir, self.backend.locks.lock_of)
         self.claims = Custody(self.holders, self.backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []

@@ -48,21 +48,12 @@ class PluginDirectory:
         self.pods = PodResources(socket, path)
         self.inflight_since = self.pods.inflight_since
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
-        self.lock_of = self.locks.lock_of
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
 
     @property
     def restarts(self) -> int:
         """How often kubelet was another one than before."""
         return self.kubelet.restarts
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.lock_of(resource) == "other"
-
-    def has_served(self, resource: str) -> bool:
-        """Whether pods may have devices of a resource by a device plugin of devhost."""
-        return self.locks.get(resource).has_served
 
     async def run(self, watcher: Watcher, _records: object = None) -> None:
         """Follow the directory; raise `BackendGoneError` if that was removed, and is a mount."""
