@@ -148,7 +148,7 @@ async def test_pool_of_a_removed_resource_goes_with_its_instance(world: World) -
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         async with second.serve(resources(world, X), driver=OLD):
             await second.until(X, State.WAITING, BY_DRA)
-            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.locks.unowned)
+            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.pools.unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])

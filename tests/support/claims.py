@@ -13,7 +13,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, OfferedIds, ResourceHooks
+from devhost.backends.backend import Backend, OfferedIds, Publication, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.podresources import Claimed, PodResources, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
@@ -208,6 +208,7 @@ class Served:
     """A resource that a process serves."""
 
     resource: Resource
+    publication: Publication | None = None
     offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
     scanned: Finds = field(default_factory=dict)  # by which the devices were found
@@ -302,8 +303,8 @@ class Process:
 
     def _serve(self, spec: Resource) -> None:
         served = Served(spec)
-        publication = self.backend.open(spec, self.hooks(served))
-        served.offered_ids = publication.offered_ids
+        served.publication = self.backend.open(spec, self.hooks(served))
+        served.offered_ids = served.publication.offered_ids
         self.served[spec.name] = served
         self._take_lock(served)
         self.claims.add(spec.name, served.offered_ids, served.request_scan)

@@ -23,7 +23,8 @@ from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
 from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication
+from devhost.backends.dra.dra_backend import DraBackend
+from devhost.backends.dra.publication import DraPublication, PoolOffer
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -220,7 +221,7 @@ class DraProcess(Process):
 
     def _serve(self, spec: Resource) -> None:
         super()._serve(spec)
-        publication = self.served[spec.name].offered_ids
+        publication = self.served[spec.name].publication
         if isinstance(publication, DraPublication):
             self._publishing[spec.name] = self._run(publication.run())
 
@@ -232,9 +233,9 @@ class DraProcess(Process):
     def published(self) -> Iterator[Published]:
         """Yield what its slices have."""
         for served in self.served.values():
-            if isinstance(publication := served.offered_ids, DraPublication):
-                pool = publication.pool
-                for device in (pool.devices or ()) if pool.has_lock else ():
+            if isinstance(offer := served.offered_ids, PoolOffer):
+                pool = offer.pool
+                for device in (pool.devices or ()) if pool.publisher == "process" else ():
                     shares = device.get("capacity", {}).get("shares", {}).get("value", "1")
                     yield Published(self.driver, pool.name, str(device["name"]), int(shares))
 

@@ -1,12 +1,12 @@
 """Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
 from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
+from devhost.backends.dra.publication import PoolOffer
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
@@ -24,19 +24,7 @@ class HeldError(AllocationError):
     """A claim was given what another one has, which may have ended unnoticed."""
 
 
-class OfferedPool(Protocol):
-    """The pool of a resource: who answers for it, and its devices, healthy or not.
-
-    `ids` are those of which a claim for a device gets one, by the device's name, and `blocked` is
-    why none does yet: then none is offered.
-    """
-
-    handler: ResourceHandler
-    ids: Mapping[str, Sequence[OfferedId]]
-    blocked: str | None
-
-
-FindPool = Callable[[str], OfferedPool | None]
+FindPool = Callable[[str], PoolOffer | None]
 
 
 class ClaimAllocator:
@@ -121,9 +109,9 @@ class ClaimAllocator:
     async def renew(self, record: ClaimRecord, boot: str, *, is_running: bool) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now.
 
-        Containers that are running keep the nodes that they have: then its devices are `moved`. In
-        the boot of the record, a node is where it was if nobody tells any longer where it is, as
-        the configuration has changed.
+        Containers that are running keep the nodes that they have: then devices that are elsewhere
+        are `moved`, and others as they were. In the boot of the record, a node is where it was if
+        nobody tells any longer where it is, as the configuration has changed.
 
         Raises:
             AllocationError: A node is not there.
@@ -131,11 +119,16 @@ class ClaimAllocator:
         entries, devices = dict(record.entries), list[ClaimedDevice]()
         for number, device in enumerate(record.devices):
             entry_name = claim_content.own_entry(record.claim, number)
-            listed = self._find_device(device, boot)
-            numbers = claim_content.numbers(entries.get(entry_name, {}))
-            if entry_name in entries:
-                moved = self._locate_own(record, device, entries[entry_name], listed, boot)
-                entries[entry_name] = claim_content.with_nodes(entries[entry_name], moved)
+            entry, listed = entries.get(entry_name, {}), self._find_device(device, boot)
+            located: Mapping[str, CdiNode] = {}
+            if not is_running or (listed is not None and listed.is_present):
+                located = self._locate_own(record, device, entry, listed, boot)
+            present = claim_content.with_nodes(entry, located)
+            if is_running and claim_content.numbers(present) == claim_content.numbers(entry):
+                devices.append(device)
+                continue
+            if entry:
+                entries[entry_name] = present
             common = claim_content.common_entry(record.claim, device.scope)
             for name in (entry_name, common) if record.boot != boot else ():
                 if name in entries:
@@ -148,11 +141,7 @@ class ClaimAllocator:
             if record.boot != boot and (rival := self._records().find_rival(record, device, nodes)):
                 # In the boot before, both had the same name.
                 raise HeldError(f"{device.resource}: {device.device} was handed out as {rival}")
-            has_moved = numbers != claim_content.numbers(entries.get(entry_name, {}))
-            update = {
-                "nodes": nodes or device.nodes,
-                "moved": is_running and (device.moved or has_moved),
-            }
+            update = {"nodes": nodes or device.nodes, "moved": is_running}
             devices.append(device.model_copy(update=update))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 
@@ -241,14 +230,14 @@ class ClaimAllocator:
         located = {node["path"]: node for node in await handler.locate(specs)}
         return claim_content.with_nodes(entry, located)
 
-    def _pool(self, name: str) -> OfferedPool:
+    def _pool(self, name: str) -> PoolOffer:
         if (pool := self._pool_of(name)) is None:
             reason = "its resource is served by the device plugin here, or not at all"
             raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool
 
 
-def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], str]) -> OfferedId:
+def _free_id(pool: PoolOffer, result: Result, users: Mapping[tuple[str, str], str]) -> OfferedId:
     resource, ids = pool.handler.name, pool.ids.get(result.device, ())
     if not ids:
         reason = pool.handler.drain_reason or f"there is no device {result.device}"

@@ -5,12 +5,10 @@ import logging
 from typing import Final
 
 from devhost.backends.backend import ClaimRecords
-from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_servicer import attempt
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
-from devhost.model.device import Snapshot
 from devhost.model.records import ClaimRecord
 from devhost.watch.threads import wait_at_most
 
@@ -29,12 +27,12 @@ class ClaimUpkeep:
 
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
         self._api, self._claims = api, claims
-        self._snapshots: dict[str, Snapshot] = {}  # by resource, that are to be compared
+        self._resources: set[str] = set()  # that are to be compared
         self._scanned = asyncio.Event()
 
-    def compare(self, resource: str, snapshot: Snapshot) -> None:
+    def compare(self, resource: str) -> None:
         """Renew, soon, the records of this boot whose devices a scan has found elsewhere."""
-        self._snapshots[resource] = snapshot
+        self._resources.add(resource)
         self._scanned.set()
 
     async def run(self, records: ClaimRecords) -> None:
@@ -47,13 +45,10 @@ class ClaimUpkeep:
         while True:
             await self._scanned.wait()
             self._scanned.clear()
-            snapshots, self._snapshots = self._snapshots, {}
-            for resource, snapshot in snapshots.items():
-                for record in self._claims.of_resource(resource):
-                    is_due = record.id in self._claims.unwritten  # the disk may have been full
-                    is_due = is_due or _has_moved(record, resource, snapshot)
-                    if is_due and record.boot == records.boot:
-                        await attempt("renewing", _name(record), self._claims.renew(record))
+            resources, self._resources = self._resources, set()
+            for record in [*self._claims]:
+                if record.boot == records.boot and not resources.isdisjoint(record.resources):
+                    await attempt("renewing", _name(record), self._claims.renew(record))
 
     async def _end_gone(self, records: ClaimRecords) -> None:
         """End the claims whose devices no pod has, and that have gone.
@@ -88,18 +83,6 @@ class ClaimUpkeep:
                 return not is_allocated or bool(content["metadata"]["uid"] != record.claim)
         except ApiError as error:
             return error.status == 404
-
-
-def _has_moved(record: ClaimRecord, resource: str, snapshot: Snapshot) -> bool:
-    """Whether a device of a claim is there, with other numbers than those recorded."""
-    for number, device in enumerate(record.devices):
-        present = snapshot.devices.get(offered_id(device.id).device)
-        if device.resource == resource and present is not None and present.is_present:
-            name = claim_content.own_entry(record.claim, number)
-            recorded = claim_content.numbers(record.entries.get(name, {}))
-            if not recorded <= {*present.numbers.values()}:
-                return True
-    return False
 
 
 def _is_unused(record: ClaimRecord, records: ClaimRecords, since: float) -> bool:

@@ -167,8 +167,11 @@ class PreparedClaims:
         async with self._lock(record.claim):
             present = await self._find(record.claim)
             if present is not None and present.state == "completed":
-                boot = self._loaded.boot
-                await self._keep(await self._allocator.renew(present, boot, is_running=True))
+                renewed = await self._allocator.renew(present, self._loaded.boot, is_running=True)
+                if (
+                    renewed != present or present.id in self.unwritten
+                ):  # the disk may have been full
+                    await self._keep(renewed)
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
