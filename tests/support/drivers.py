@@ -334,7 +334,7 @@ class DraNode(Node):
         answer = await process.prepare(claim)
         if answer.error:
             return answer.error
-        (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
+        (record,) = (record for record in process.dra.claims.records if record.claim == claim.uid)
         file = self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json"
         content = json.loads(file.read_text())
         edits = [device["containerEdits"] for device in content["devices"]]

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimRecords, ResourceHandler
+from devhost.backends.backend import ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.dra.publication import PoolOffer
+from devhost.backends.dra.recorded_claims import RecordedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
@@ -30,15 +31,15 @@ FindPool = Callable[[str], PoolOffer | None]
 class ClaimAllocator:
     """Chooses and finds the devices of one driver's claims.
 
-    `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
-    resource, by whichever backend that is offered, and `records` returns the records.
+    `pool_of` returns the pool of a name, if DRA offers it here, and `handlers` has who answers for
+    its resource, by whichever backend that is offered.
     """
 
     def __init__(
         self,
         pool_of: FindPool,
         handlers: Mapping[str, ResourceHandler],
-        records: Callable[[], ClaimRecords],
+        records: RecordedClaims,
     ) -> None:
         self._pool_of, self._handlers, self._records = pool_of, handlers, records
 
@@ -50,7 +51,7 @@ class ClaimAllocator:
                 it.
         """
         devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
-        for record in self._records().by_id.values():
+        for record in self._records.of_all_drivers():
             if record.id != empty.id:
                 for device in record.devices:
                     if not device.admin:
@@ -86,7 +87,7 @@ class ClaimAllocator:
             for device in record.devices
         )
 
-    async def complete(self, record: ClaimRecord, kind: str, *, run_steps: bool) -> ClaimRecord:
+    async def complete(self, record: ClaimRecord, *, run_steps: bool) -> ClaimRecord:
         """Return the record of a claim with what its containers get, after its steps if they run.
 
         Raises:
@@ -102,7 +103,7 @@ class ClaimAllocator:
                 await handler.prepare(ids, fresh=True)
             edits = await handler.cdi_edits(allocation)
             brought[number] = Scope(edits, allocation.cdi_owners, handler.devices)
-        return claim_content.completed(record, kind, brought)
+        return claim_content.completed(record, self._records.kind, brought)
 
     # ── where the devices are now ──
 
@@ -138,7 +139,9 @@ class ClaimAllocator:
                 if device.admin
                 else self._nodes(device, entries.get(entry_name, {}), listed, boot)
             )
-            if record.boot != boot and (rival := self._records().find_rival(record, device, nodes)):
+            if record.boot != boot and (
+                rival := self._records.table.find_rival(record, device, nodes)
+            ):
                 # In the boot before, both had the same name.
                 raise HeldError(f"{device.resource}: {device.device} was handed out as {rival}")
             update = {"nodes": nodes or device.nodes, "moved": is_running}

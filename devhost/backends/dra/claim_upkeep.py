@@ -46,9 +46,9 @@ class ClaimUpkeep:
             await self._scanned.wait()
             self._scanned.clear()
             resources, self._resources = self._resources, set()
-            for record in [*self._claims]:
+            for record in [*self._claims.records]:
                 if record.boot == records.boot and not resources.isdisjoint(record.resources):
-                    await attempt("renewing", _name(record), self._claims.renew(record))
+                    await attempt("renewing", ClaimName.of(record), self._claims.renew(record))
 
     async def _end_gone(self, records: ClaimRecords) -> None:
         """End the claims whose devices no pod has, and that have gone.
@@ -59,14 +59,14 @@ class ClaimUpkeep:
         clock = asyncio.get_running_loop().time
         while True:
             self._claims.conflict.clear()
-            since, pending = clock(), [*self._claims.all_drivers()]
+            since, pending = clock(), [*self._claims.records.of_all_drivers()]
             while pending and clock() < since + _CONFIRM_S:
                 for record in [record for record in pending if _is_unused(record, records, since)]:
                     pending.remove(record)
                     if record.id in records.by_id and await self._is_gone(record):
                         fields = {"claim": record.shown, "uid": record.claim}
                         _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
-                        await attempt("ending", _name(record), self._claims.end(record))
+                        await attempt("ending", ClaimName.of(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
             pause = _LOOK_S if self._claims.are_offered() else _POLL_S
             await wait_at_most(pause, self._claims.conflict.wait)
@@ -77,7 +77,7 @@ class ClaimUpkeep:
         Never because of an error.
         """
         try:
-            content = await self._api.call("GET", _name(record).path)
+            content = await self._api.call("GET", ClaimName.of(record).path)
             with reading_answer():
                 is_allocated = bool((content.get("status") or {}).get("allocation"))
                 return not is_allocated or bool(content["metadata"]["uid"] != record.claim)
@@ -91,7 +91,3 @@ def _is_unused(record: ClaimRecord, records: ClaimRecords, since: float) -> bool
         records.confirmed_free(device.resource, offered_id(device.id), since)
         for device in record.devices
     )
-
-
-def _name(record: ClaimRecord) -> ClaimName:
-    return ClaimName(record.namespace, record.name, record.claim)

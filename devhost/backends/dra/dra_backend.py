@@ -39,7 +39,7 @@ class DraBackend:
         self.driver, self.node_name, self._api = driver, node_name, api
         self._offers: dict[str, PoolOffer] = {}  # by pool
         self.claims = PreparedClaims(api, driver, self._offers.get)
-        self.claims.on_change = self._claim_changed
+        self.claims.records.on_change = self._claim_changed
         self.upkeep = ClaimUpkeep(api, self.claims)
         self.health = HealthStreams(self._list_health)
         sockets, servicer = DriverSockets(kubelet_dir, driver), DraServicer(self.claims)
@@ -50,7 +50,7 @@ class DraBackend:
         count_slices = Gauge("devhost_dra_slices", "ResourceSlices of this node.", registry=None)
         count_slices.set_function(lambda: len(slices))
         count_claims = Gauge("devhost_dra_claims", "Claims that are prepared.", registry=None)
-        count_claims.set_function(lambda: len([*self.claims]))
+        count_claims.set_function(lambda: len([*self.claims.records]))
         self.metrics = count_slices, count_claims, api.writes, servicer.seconds
         pods.claimed_ids = self._claimed_ids
 
@@ -109,7 +109,7 @@ class DraBackend:
 
     def _list_health(self) -> list[DeviceHealth]:
         """Return the health of the devices that claims have."""
-        devices = (device for record in self.claims for device in record.devices)
+        devices = (device for record in self.claims.records for device in record.devices)
         claimed = {(device.pool, device.device): device for device in devices}
         return [
             self._offers[pool].health_of(device)
@@ -123,7 +123,7 @@ class DraBackend:
         for pool, offer in self._offers.items():
             for name, ids in offer.ids.items():
                 claimed[ClaimedId(self.driver, pool, name, None)] = offer.handler.name, ids[0]
-        for record in self.claims.all_drivers():
+        for record in self.claims.records.of_all_drivers():
             for device in record.devices:
                 key = ClaimedId(record.driver, device.pool, device.device, device.share or "")
                 claimed[key] = device.resource, offered_id(device.id)

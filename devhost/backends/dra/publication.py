@@ -72,7 +72,7 @@ class PoolOffer:
         devices = pool_devices(resource, self._snapshot)
         self.ids = {device.name: device.ids for device in devices}
         listed = [device for device in devices if not device.device.is_leaving]
-        records = self._backend.claims.of_resource(resource.name)
+        records = self._backend.claims.records.of_resource(resource.name)
         held = (device for record in records for device in record.devices if not device.admin)
         # Of the claims that share a device, one whose containers lack it as it is now is the last.
         claimed = {
@@ -150,7 +150,7 @@ class PoolOffer:
     def drained(self) -> bool:
         """Whether none is offered or held, and the API server knows."""
         has_slices = self._backend.writer.slices.has_slices(self.pool)
-        held = self._backend.claims.of_resource(self.handler.name)
+        held = self._backend.claims.records.of_resource(self.handler.name)
         return not (self.device_ids or has_slices or held)
 
 
@@ -224,7 +224,7 @@ class DraPublication:
     def status(self) -> PublicationStatus:
         """How many IDs are listed, and for how many claims."""
         backend, pool, (listed, healthy) = self._backend, self._pool, self.offered_ids.counts
-        claims = backend.claims.of_resource(self.offered_ids.handler.name)
+        claims = backend.claims.records.of_resource(self.offered_ids.handler.name)
         names = ", ".join(sorted(self.offered_ids.taints.evicted))
         evicted = _EVICTED.format(names) if names else None
         warnings = pool.left_out, backend.writer.node.warning, evicted
