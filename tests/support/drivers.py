@@ -192,7 +192,7 @@ class DraProcess(Process):
     async def start(self) -> None:
         await super().start()
         await self.dra.claims.begin(self.records)
-        self._run(self.dra.upkeep.run(self.records))
+        self._run(self.dra.upkeep.run())
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -107,7 +107,7 @@ class ClaimAllocator:
 
     # ── where the devices are now ──
 
-    async def renew(self, record: ClaimRecord, boot: str, *, is_running: bool) -> ClaimRecord:
+    async def renew(self, record: ClaimRecord, *, is_running: bool) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now.
 
         Containers that are running keep the nodes that they have: then devices that are elsewhere
@@ -117,7 +117,7 @@ class ClaimAllocator:
         Raises:
             AllocationError: A node is not there.
         """
-        entries, devices = dict(record.entries), list[ClaimedDevice]()
+        boot, entries, devices = self._records.table.boot, dict(record.entries), []
         for number, device in enumerate(record.devices):
             entry_name = claim_content.own_entry(record.claim, number)
             entry, listed = entries.get(entry_name, {}), self._find_device(device, boot)

@@ -26,7 +26,7 @@ class ClaimUpkeep:
     """
 
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
-        self._api, self._claims = api, claims
+        self._api, self._claims, self._records = api, claims, claims.records
         self._resources: set[str] = set()  # that are to be compared
         self._scanned = asyncio.Event()
 
@@ -35,35 +35,37 @@ class ClaimUpkeep:
         self._resources.add(resource)
         self._scanned.set()
 
-    async def run(self, records: ClaimRecords) -> None:
+    async def run(self) -> None:
         """Renew and end records until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._renew_moved(records))
-            tasks.create_task(self._end_gone(records))
+            tasks.create_task(self._renew_moved())
+            tasks.create_task(self._end_gone())
 
-    async def _renew_moved(self, records: ClaimRecords) -> None:
+    async def _renew_moved(self) -> None:
         while True:
             await self._scanned.wait()
             self._scanned.clear()
             resources, self._resources = self._resources, set()
-            for record in [*self._claims.records]:
-                if record.boot == records.boot and not resources.isdisjoint(record.resources):
+            for record in [*self._records]:
+                if record.boot == self._records.table.boot and not resources.isdisjoint(
+                    record.resources
+                ):
                     await attempt("renewing", ClaimName.of(record), self._claims.renew(record))
 
-    async def _end_gone(self, records: ClaimRecords) -> None:
+    async def _end_gone(self) -> None:
         """End the claims whose devices no pod has, and that have gone.
 
         They are looked for at start, hourly, when a claim was given what another one has, and all
         the time while a resource of theirs is not offered by DRA, as it may wait for them.
         """
-        clock = asyncio.get_running_loop().time
+        clock, table = asyncio.get_running_loop().time, self._records.table
         while True:
             self._claims.conflict.clear()
-            since, pending = clock(), [*self._claims.records.of_all_drivers()]
+            since, pending = clock(), [*self._records.of_all_drivers()]
             while pending and clock() < since + _CONFIRM_S:
-                for record in [record for record in pending if _is_unused(record, records, since)]:
+                for record in [record for record in pending if _is_unused(record, table, since)]:
                     pending.remove(record)
-                    if record.id in records.by_id and await self._is_gone(record):
+                    if record.id in table.by_id and await self._is_gone(record):
                         fields = {"claim": record.shown, "uid": record.claim}
                         _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                         await attempt("ending", ClaimName.of(record), self._claims.end(record))
@@ -85,9 +87,9 @@ class ClaimUpkeep:
             return error.status == 404
 
 
-def _is_unused(record: ClaimRecord, records: ClaimRecords, since: float) -> bool:
+def _is_unused(record: ClaimRecord, table: ClaimRecords, since: float) -> bool:
     """Whether no pod has a device of a claim since a moment."""
     return all(
-        records.confirmed_free(device.resource, offered_id(device.id), since)
+        table.confirmed_free(device.resource, offered_id(device.id), since)
         for device in record.devices
     )

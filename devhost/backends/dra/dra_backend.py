@@ -96,7 +96,7 @@ class DraBackend:
             await run_together(
                 self.registrar.run(watcher),
                 self.writer.run(),
-                self.upkeep.run(records),
+                self.upkeep.run(),
             )
         finally:
             await self._api.close()

@@ -33,7 +33,6 @@ from devhost.watch.watcher import Watcher, follow_directory
 _SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
-_LISTEN_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -55,21 +54,15 @@ class DriverSockets:
             return None
         return f"a socket's path has {length} bytes, more than {SOCKET_PATH_MAX}"
 
-    async def remove_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.
 
-        One that has been made does not listen immediately.
+        Blocks. Those that are hidden may not listen yet.
         """
-        dead = await run_in_thread("dead sockets", self._dead)
-        await asyncio.sleep(_LISTEN_S)
-        for path in dead & await run_in_thread("dead sockets", self._dead):
-            path.unlink(missing_ok=True)
-
-    def _dead(self) -> set[Path]:
-        """Return the driver's sockets on which nobody listens. Blocks."""
-        name = re.compile(rf"\.?{re.escape(self.driver)}-[0-9a-f]{{8}}-reg\.sock")
-        paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
-        return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
+        name = re.compile(rf"{re.escape(self.driver)}-[0-9a-f]{{8}}-reg\.sock")
+        for path in self.registry.iterdir():
+            if name.fullmatch(path.name) and connect_error(path) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
 
 
 class Registrar(pb_grpc.RegistrationServicer):
@@ -120,7 +113,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         while True:
             freed = self._locks.freed
             with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
-                await self.sockets.remove_dead()
+                await run_in_thread("dead sockets", self.sockets.remove_dead)
             await freed.wait()
 
     async def _serve_until_refused(self, hidden: Path) -> None:

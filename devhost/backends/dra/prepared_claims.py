@@ -88,8 +88,7 @@ class PreparedClaims:
                 record = None
             record = record or await self._reserve(claim)
             if record.state == "completed":
-                boot = self.records.table.boot
-                record = await self._allocator.renew(record, boot, is_running=False)
+                record = await self._allocator.renew(record, is_running=False)
             else:
                 record = await self._complete(record)
             await self.records.keep(record)
@@ -124,7 +123,7 @@ class PreparedClaims:
         async with records.lock(record.claim):
             present = await records.find(record.claim)
             if present is not None and present.state == "completed":
-                renewed = await self._allocator.renew(present, records.table.boot, is_running=True)
+                renewed = await self._allocator.renew(present, is_running=True)
                 if renewed != present or present.id in records.unwritten:  # the disk was full
                     await records.keep(renewed)
 
