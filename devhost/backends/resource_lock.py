@@ -40,7 +40,7 @@ _BLIND_POLL_S: Final = 0.5  # without events
 
 
 class ResourceLock:
-    """The lock of one resource, for one process, in which it may have several users.
+    """The lock of one resource, for one process.
 
     Beside its file may be another one, which tells that pods may have devices of the resource by
     the device plugin (`has_served`).
@@ -51,7 +51,6 @@ class ResourceLock:
         self._served = self._path.with_suffix(".served")
         self._descriptor: int | None = None  # also open while another process has the lock
         self._driver: str | None = None  # while this one has it
-        self._users: set[object] = set()
 
     @property
     def held(self) -> bool:
@@ -75,7 +74,7 @@ class ResourceLock:
                 os.close(descriptor)
         return None
 
-    def acquire(self, user: object, driver: str) -> bool:
+    def acquire(self, driver: str) -> bool:
         """Take the lock, unless another process has it; raise `OSError` if it cannot be made.
 
         `driver` is that by which the resource is published; a device plugin has none.
@@ -96,19 +95,10 @@ class ResourceLock:
         except OSError as error:
             self._close()
             raise OSError(_problem(self._directory, error)) from None
-        return self.join(user)  # if who had it has not removed the file meanwhile
+        return self.held  # if who had it has not removed the file meanwhile
 
-    def join(self, user: object) -> bool:
-        """Take the lock for one more user, if this process has it already."""
-        if is_held := self.held:
-            self._users.add(user)
-        return is_held
-
-    def release(self, user: object, *, remove: bool = False) -> None:
-        """Give the lock up when its last user does; `remove` the files, too, of who has it."""
-        self._users.discard(user)
-        if self._users:
-            return
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lock up; `remove` the files, too, if this process has it."""
         if remove and self.held:
             with contextlib.suppress(OSError):  # the directory became read-only
                 self._served.unlink(missing_ok=True)
@@ -182,11 +172,11 @@ class ResourceLocks:
         return lock.other_publisher is not None
 
     async def wait_until_locked(
-        self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
+        self, lock: ResourceLock, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
         has_waited = False
-        while not lock.acquire(user, driver):
+        while not lock.acquire(driver):
             by = {None: "", 0: " by a device plugin"}.get(lock.other_publisher, " by DRA")
             waiting(f"another instance of devhost serves it{by}")
             has_waited = True

@@ -75,10 +75,9 @@ class Api(ApiClient):
 def writer_of(api: Api, directory: Path) -> SliceWriter:
     slices = NodeSlices(api, "devhost", NODE)
     writer = SliceWriter(slices, ResourceLocks(directory), lambda: None)
-    pool = writer.pools.new(POOL, "example.com/token", devices=[{"name": "a"}])
-    pool.lock.acquire(pool, "devhost")
-    pool.publisher = "process"
-    writer.pools.here[POOL] = pool
+    writer.pools.here[POOL] = pool = writer.pools.new(POOL, "example.com/token")
+    pool.devices = [{"name": "a"}]
+    pool.lock.acquire("devhost")
     return writer
 
 
@@ -127,7 +126,7 @@ def test_refused_write_is_tried_again_in_time(tmp_path: Path, ready_s: float) ->
         running = asyncio.create_task(writer.run())
         await asyncio.sleep(200.0)
         running.cancel()
-        writer.pools.here[POOL].lock.release(writer.pools.here[POOL])
+        writer.pools.here[POOL].lock.release()
         assert ready_s <= api.writes_at[-1] <= 2 * ready_s + 2.0, api.writes_at
 
     for seed in range(20):

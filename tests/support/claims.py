@@ -316,9 +316,7 @@ class Process:
     def _take_lock(self, served: "Served") -> bool:
         """Return whether this process is the one that serves a resource by a device plugin."""
         lock = self.locks.get(served.resource.name)
-        has_lock = isinstance(served.offered_ids, DeviceList) and (
-            lock.join(self) or lock.acquire(self, "")
-        )
+        has_lock = isinstance(served.offered_ids, DeviceList) and (lock.held or lock.acquire(""))
         if has_lock:
             lock.set_served(True)
         return has_lock
@@ -390,7 +388,7 @@ class Process:
                     self._publish(served, served.latest)
             if served.draining and offered_ids.drained:
                 await self.file.flush()
-                self._end(served)
+                await self._end(served)
                 continue
             forgets = any(not device.is_present for device in served.latest.devices.values())
             if served.due or forgets:
@@ -398,7 +396,7 @@ class Process:
             if isinstance(offered_ids, DeviceList) and self._take_lock(served):
                 self.send(served, offered_ids)
 
-    def _end(self, served: Served) -> None:
+    async def _end(self, served: Served) -> None:
         name = served.resource.name
         self.claims.remove(name)
         del self.served[name]
@@ -412,7 +410,7 @@ class Process:
         lock = self.locks.get(name)
         if lock.held:
             self.kubelet.lists.pop(name, None)
-        lock.release(self, remove=is_drained)
+        lock.release(remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
         name = served.resource.name

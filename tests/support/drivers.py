@@ -225,17 +225,18 @@ class DraProcess(Process):
         if isinstance(publication, DraPublication):
             self._publishing[spec.name] = self._run(publication.run())
 
-    def _end(self, served: Served) -> None:
+    async def _end(self, served: Served) -> None:
         if publishing := self._publishing.pop(served.resource.name, None):
             publishing.cancel()
-        super()._end(served)
+            await asyncio.wait({publishing})
+        await super()._end(served)
 
     def published(self) -> Iterator[Published]:
         """Yield what its slices have."""
         for served in self.served.values():
             if isinstance(offer := served.offered_ids, PoolOffer):
                 pool = offer.pool
-                for device in (pool.devices or ()) if pool.publisher == "process" else ():
+                for device in (pool.devices or ()) if pool.lock.held else ():
                     shares = device.get("capacity", {}).get("shares", {}).get("value", "1")
                     yield Published(self.driver, pool.name, str(device["name"]), int(shares))
 

@@ -152,7 +152,7 @@ class Registration:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
                 await self._hooks.save()
             finally:
-                self._lock.release(self, remove=self.offered_ids.drained)
+                self._lock.release(remove=self.offered_ids.drained)
 
     async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
@@ -161,7 +161,7 @@ class Registration:
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            await backend.locks.wait_until_locked(self._lock, self, "", self._set_waiting)
+            await backend.locks.wait_until_locked(self._lock, "", self._set_waiting)
             self._hooks.on_locked()
             # Claims may have devices of it, also by who had the lock before.
             await self._hooks.wait_until_free(self._set_waiting)

@@ -170,12 +170,11 @@ class DraPublication:
         try:
             while True:
                 try:
-                    await locks.wait_until_locked(pool.lock, pool, pool.driver, self._show_lock)
+                    await locks.wait_until_locked(pool.lock, pool.driver, self._show_wait)
                 except OSError as error:
                     hooks.set_state(State.BACKING_OFF, str(error))
                     await asyncio.sleep(_RETRY_S)
                     continue
-                pool.publisher = "process"
                 self._backend.writer.compare_soon()
                 hooks.on_locked()
                 # Who had the lock may have given devices since the last list.
@@ -188,14 +187,7 @@ class DraPublication:
             self.offered_ids.end_evictions()
             if self.offered_ids.drained:
                 self._backend.remove(self.offered_ids)
-            pool.publisher = "driver"
-            pool.lock.release(pool)
-
-    def _show_lock(self, reason: str) -> None:
-        """Show who has the lock; what there is goes, if that is not this driver."""
-        self._show_wait(reason)
-        if self._pool.look_up_publisher():
-            self._backend.writer.compare_soon()
+            pool.lock.release()
 
     def _show_wait(self, reason: str) -> None:
         """Show for what it waits; kubelet may ask this instance for claims all the same."""
@@ -205,7 +197,7 @@ class DraPublication:
     async def _show_state(self) -> None:
         """Show how far the pool is published, until the lock is lost."""
         shown: tuple[State, str | None] | None = None
-        while self._pool.publisher == "process":
+        while self._pool.lock.held:
             if (state := self._publishing_state()) != shown:
                 shown = state
                 self._hooks.set_state(*state)

@@ -7,15 +7,14 @@ v1.37.1 pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, wipeResourceSlices): th
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
 from devhost.backends.backend import run_together
@@ -49,9 +48,8 @@ class ResourcePool:
     """The pool of a resource, and how far the API server has it.
 
     Attributes:
-        lock: That of the resource.
-        publisher: Who publishes the resource, as last seen: this process, which has its lock,
-            or no other than this `driver`, or another driver or a device plugin.
+        lock: That of the resource: who has it says what is in the pool.
+        is_here: Whether this process has the resource, and may take the lock.
         devices: Those that pods may be given, in order; ``None`` before the first look.
         published: Those that the API server has.
         problem: Why the last write failed.
@@ -61,7 +59,7 @@ class ResourcePool:
     name: str
     driver: str
     lock: ResourceLock
-    publisher: Literal["process", "driver", "other"] = "driver"
+    is_here: bool = True
     devices: Sequence[SliceDevice] | None = None
     published: Sequence[SliceDevice] | None = None
     problem: str | None = None
@@ -69,19 +67,20 @@ class ResourcePool:
 
     @property
     def wanted(self) -> Sequence[SliceDevice] | None:
-        """The devices for its slices; ``None`` where this process does not say which."""
-        return {"process": self.devices, "driver": None, "other": ()}[self.publisher]
+        """The devices for its slices; ``None`` where that is not for this process to say.
+
+        None are wanted of a resource that is published, but not by this driver.
+        """
+        if self.lock.held:
+            return self.devices
+        publisher = self.lock.other_publisher
+        by_driver = publisher == publisher_number(self.driver)
+        return None if by_driver or (publisher is None and self.is_here) else ()
 
     @property
     def is_published(self) -> bool:
         """Whether the API server has exactly what is wanted."""
-        return self.wanted is not None and self.published is self.wanted
-
-    def look_up_publisher(self) -> bool:
-        """Look who publishes the resource; return whether what is there has to go since."""
-        former, by_driver = self.publisher, (None, publisher_number(self.driver))
-        self.publisher = "driver" if self.lock.other_publisher in by_driver else "other"
-        return self.publisher == "other" != former
+        return self.published is not None and self.published is self.wanted
 
     def set_problem(self, problem: str) -> None:
         """Record why a write failed, and log it if that is another reason."""
@@ -113,7 +112,7 @@ class NodeSlices:
 
     def has_slices(self, pool: ResourcePool) -> bool:
         """Whether the API server may have slices of a pool that this process has to delete."""
-        return pool.publisher == "process" and not (self._is_read and pool.name not in self.pools)
+        return pool.lock.held and not (self._is_read and pool.name not in self.pools)
 
     def resource_of(self, pool: str) -> str:
         """Return the resource of a pool: a device says it, where the pool's name is a hash."""
@@ -190,9 +189,6 @@ class NodeSlices:
                 return False
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             needed = writes(key, devices, self._by_pool[pool.name], now)
-            if needed and pool.publisher == "process" and not pool.lock.held:
-                pool.publisher = "driver"  # its file was removed
-                return False
             if not needed:
                 self._compared[pool.name] = node_uid
             try:
@@ -222,10 +218,7 @@ class NodeSlices:
 
 
 class NodePools:
-    """The pools of a driver on a node: those of the resources here, and others that have slices.
-
-    The latter are `unowned`: they are deleted, with the locks of their resources.
-    """
+    """The pools of a driver on a node: those of the resources here, and others that have slices."""
 
     def __init__(self, locks: ResourceLocks, driver: str) -> None:
         self.locks, self._driver = locks, driver
@@ -235,41 +228,20 @@ class NodePools:
     def __iter__(self) -> Iterator[ResourcePool]:
         return iter((*self.here.values(), *self.unowned.values()))
 
-    def new(
-        self, name: str, resource: str, devices: Sequence[SliceDevice] | None = None
-    ) -> ResourcePool:
+    def new(self, name: str, resource: str) -> ResourcePool:
         """Return the pool of a resource."""
-        return ResourcePool(name, self._driver, self.locks.get(resource), devices=devices)
+        return ResourcePool(name, self._driver, self.locks.get(resource))
 
     def find_unowned(self, slices: NodeSlices) -> None:
         """Find those that have slices only, once all resources have been looked at."""
         names = slices.pools - self.here.keys()
-        self.release(self.unowned.keys() - names)
-        if all(pool.devices is not None for pool in self.here.values()):
-            for name in names - self.unowned.keys():
-                self.unowned[name] = self.new(name, slices.resource_of(name), devices=())
-        for pool in self._locked_elsewhere():
-            with contextlib.suppress(OSError):
-                if pool.lock.join(pool) or pool.lock.acquire(pool, self._driver):
-                    pool.publisher = "process"
-                else:
-                    pool.look_up_publisher()
-
-    def _locked_elsewhere(self) -> list[ResourcePool]:
-        return [pool for pool in self.unowned.values() if pool.publisher != "process"]
-
-    async def follow(self, on_change: Callable[[], object]) -> None:
-        """Call when other instances may have freed the locks of unowned pools, until cancelled."""
-        while True:
-            await self.locks.looked.wait()
-            if self._locked_elsewhere():
-                on_change()
-
-    def release(self, names: Iterable[str]) -> None:
-        """Release the locks of pools that are not to be deleted any longer."""
+        if any(pool.devices is None for pool in self.here.values()):
+            names &= self.unowned.keys()
+        former, self.unowned = self.unowned, {}
         for name in names:
-            pool = self.unowned.pop(name)
-            pool.lock.release(pool)
+            lock = self.locks.get(slices.resource_of(name))
+            pool = ResourcePool(name, self._driver, lock, is_here=False, devices=())
+            self.unowned[name] = former.get(name, pool)
 
 
 class SliceWriter:
@@ -305,22 +277,20 @@ class SliceWriter:
 
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
-        try:
-            while True:
-                try:
-                    await self.slices.read()
-                    self._is_node_due = True
-                    # Before it is followed: the API server may refuse to be watched alone.
-                    failures = await self._compare()
-                    works = self._follow(), self._write_changes(failures)
-                    await run_together(*works, self.pools.follow(self.compare_soon))
-                except DevhostError as error:
-                    self._failures += 1
-                    if self._failures > 1:  # else it may only be that a watch could not go on
-                        self._set_problem(str(error))
-                await asyncio.sleep(_jitter(self._failures))
-        finally:
-            self.pools.release([*self.pools.unowned])
+        while True:
+            try:
+                await self.slices.read()
+                self._is_node_due = True
+                # Before it is followed: the API server may refuse to be watched alone.
+                failures = await self._compare()
+                await run_together(
+                    self._follow(), self._follow_locks(), self._write_changes(failures)
+                )
+            except DevhostError as error:
+                self._failures += 1
+                if self._failures > 1:  # else it may only be that a watch could not go on
+                    self._set_problem(str(error))
+            await asyncio.sleep(_jitter(self._failures))
 
     async def _follow(self) -> None:
         good = asyncio.get_running_loop().call_later(_WATCH_GOOD_S, self._trust_watch)
@@ -333,6 +303,12 @@ class SliceWriter:
             raise
         finally:
             good.cancel()
+
+    async def _follow_locks(self) -> None:
+        """Compare when other instances may have taken or freed locks."""
+        while True:
+            await self.pools.locks.looked.wait()
+            self.compare_soon()
 
     def _trust_watch(self) -> None:
         self._failures, self._watch_failures, self.problem = 0, 0, None
@@ -355,9 +331,6 @@ class SliceWriter:
         if self._failures < 2:
             self.problem = None
         self.pools.find_unowned(self.slices)
-        for pool in self.pools:
-            if pool.publisher == "other":  # since the last look an instance of the driver may be
-                pool.look_up_publisher()
         pools = [pool for pool in self.pools if not self.slices.is_written(pool, self.node.uid)]
         if self._find_problem() is not None:
             pools = [pool for pool in pools if not pool.wanted]
