@@ -254,16 +254,18 @@ async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.M
         await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
 
 
-async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
+async def test_publishing_ends_though_the_api_server_fails_just_then(tmp_path: Path) -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
-    api, locks = StandInApi(), ResourceLocks(Path("/nowhere"))
-    api.objects[NODE_PATH] = node()
-    writer = SliceWriter(_EndsSlowly(api, "devhost", NODE), locks, lambda: None)
+    slices = _EndsSlowly(StandInApi(), "devhost", NODE)
+    writer = SliceWriter(slices, ResourceLocks(tmp_path), lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_followed.wait()
-    api.objects.clear()
-    writer.compare_soon(reads_node=True)
-    await _EndsSlowly.is_ending.wait()
+    writer.pools.here["pool"] = pool = writer.pools.new("pool", TOKEN)
+    pool.devices = ()
+    assert pool.lock.acquire("devhost")
+    writer.compare_soon()
+    await _EndsSlowly.is_ending.wait()  # as it has no node
+    pool.lock.release()
     running.cancel()
     _EndsSlowly.may_end.set()
     await asyncio.wait({running}, timeout=5.0)

@@ -130,5 +130,5 @@ class DraBackend:
         return claimed
 
     def _kubelet_answered(self) -> None:
-        self.writer.compare_soon(reads_node=True)  # it may be of another version
+        self.writer.compare_soon()
         self.writer.report_change()

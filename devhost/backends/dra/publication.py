@@ -49,7 +49,7 @@ class PoolOffer:
 
     @property
     def handler(self) -> ResourceHandler:
-        """Who answers for the resource."""
+        """The node's answers for the resource."""
         return self._hooks.handler
 
     def publish(self, snapshot: Snapshot, resource: Resource) -> bool:

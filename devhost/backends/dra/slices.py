@@ -97,7 +97,7 @@ class NodeSlices:
         self.api, self.driver, self.node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_pool: dict[str, dict[str, _Json]] = defaultdict(dict)  # and by name
-        self._compared: dict[str, str] = {}  # the node's UID, by pool that has what is wanted
+        self._compared: set[str] = set()  # the pools that have what is wanted
         self._version = ""  # of the list
         self._is_read = False  # whether all that there may be were read or written
         self._turns = asyncio.Semaphore(_POOLS_AT_ONCE)
@@ -136,11 +136,8 @@ class NodeSlices:
             self._version = str(listed["metadata"]["resourceVersion"])
         self._is_read = True
 
-    async def follow(self, on_change: Callable[[bool], None]) -> None:
-        """Keep up with the API server from what was read, until that raises `ApiError`.
-
-        `on_change` gets whether a slice was deleted by others.
-        """
+    async def follow(self, on_change: Callable[[], None]) -> None:
+        """Keep up with the API server from what was read, until that raises `ApiError`."""
         silent, selector = 0, self._selector  # watches in a row that ended without an event
         try:
             while True:
@@ -151,7 +148,8 @@ class NodeSlices:
                         content = event["object"]
                         self._version = content["metadata"]["resourceVersion"]
                         if event["type"] != "BOOKMARK" and self._is_own(content):
-                            on_change(self._take(event["type"], *named_slice(content)))
+                            self._take(event["type"], *named_slice(content))
+                            on_change()
                 # All drivers of a cluster may have been cut off, and a proxy may cut each one off.
                 await asyncio.sleep(_jitter(silent))
         finally:
@@ -163,20 +161,19 @@ class NodeSlices:
         is_here = (spec["driver"], spec.get("nodeName")) == (self.driver, node_name)
         return is_here and pool_of(content).startswith(f"{node_name}/")
 
-    def _take(self, kind: str, name: str, content: _Json) -> bool:
-        """Take over an event; return whether it is the end of a slice that was there."""
-        pool = pool_of(content)
-        self._compared.pop(pool, None)
+    def _take(self, kind: str, name: str, content: _Json) -> None:
+        """Take over an event."""
+        pool, slices = pool_of(content), self._by_pool[pool_of(content)]
+        self._compared.discard(pool)
         if kind == "DELETED":
-            return self._by_pool[pool].pop(name, None) is not None
-        former = self._by_pool[pool].get(name)
-        if former is None or former["metadata"] != content["metadata"]:  # else it is our write
-            self._by_pool[pool][name] = content
-        return False
+            slices.pop(name, None)
+        elif name not in slices or slices[name]["metadata"] != content["metadata"]:
+            slices[name] = content  # else it is our write
 
-    def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
-        """Whether a pool was compared, and nothing has changed since."""
-        return pool.is_published and self._compared.get(pool.name) == node_uid
+    def is_due(self, pool: ResourcePool) -> bool:
+        """Whether a pool is to be compared, as it may not have what is wanted."""
+        is_compared = pool.name in self._compared and pool.is_published
+        return pool.wanted is not None and not is_compared
 
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
@@ -190,7 +187,7 @@ class NodeSlices:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             needed = writes(key, devices, self._by_pool[pool.name], now)
             if not needed:
-                self._compared[pool.name] = node_uid
+                self._compared.add(pool.name)
             try:
                 left_out = [await self._send(write, pool.name) for write in needed]
             except ApiError as error:
@@ -261,13 +258,12 @@ class SliceWriter:
         self.slices, self.pools = slices, NodePools(locks, slices.driver)
         self._find_problem = find_problem
         self.problem: str | None = "the API server was not asked yet"
-        self.node, self._is_node_due = KubeNode("", None), True
+        self.node = KubeNode("", None)
         self.changed, self._due = asyncio.Event(), asyncio.Event()  # to compare
         self._failures = self._watch_failures = 0  # in a row
 
-    def compare_soon(self, *, reads_node: bool = False) -> None:
-        """Compare what is there with what is wanted, by the node as it is then if `reads_node`."""
-        self._is_node_due = self._is_node_due or reads_node
+    def compare_soon(self) -> None:
+        """Compare what is there with what is wanted."""
         self._due.set()
 
     def report_change(self) -> None:
@@ -280,7 +276,6 @@ class SliceWriter:
         while True:
             try:
                 await self.slices.read()
-                self._is_node_due = True
                 # Before it is followed: the API server may refuse to be watched alone.
                 failures = await self._compare()
                 await run_together(
@@ -295,9 +290,7 @@ class SliceWriter:
     async def _follow(self) -> None:
         good = asyncio.get_running_loop().call_later(_WATCH_GOOD_S, self._trust_watch)
         try:
-            # The API server deletes the slices of a node that has gone: without another look at
-            # the node, they would be written again without end.
-            await self.slices.follow(lambda is_deleted: self.compare_soon(reads_node=is_deleted))
+            await self.slices.follow(self.compare_soon)
         except ApiError:
             self._watch_failures += 1
             raise
@@ -305,10 +298,11 @@ class SliceWriter:
             good.cancel()
 
     async def _follow_locks(self) -> None:
-        """Compare when other instances may have taken or freed locks."""
+        """Compare what is published elsewhere, or nowhere, when locks may be other ones."""
         while True:
             await self.pools.locks.looked.wait()
-            self.compare_soon()
+            if any(self.slices.is_due(pool) for pool in self.pools if not pool.lock.held):
+                self.compare_soon()
 
     def _trust_watch(self) -> None:
         self._failures, self._watch_failures, self.problem = 0, 0, None
@@ -324,14 +318,14 @@ class SliceWriter:
     async def _compare(self, failures: int = 0) -> int:
         """Write what differs; return how often in a row that has failed by now."""
         self._due.clear()
-        if self._is_node_due:
-            self._is_node_due = False
+        self.pools.find_unowned(self.slices)
+        if pools := [*filter(self.slices.is_due, self.pools)]:
+            # Kubelet may be of another version, and the API server deletes the slices of a node
+            # that has gone: they would be written again without end.
             self.node = await read_node(self.slices.api, self.slices.node_name)
         self._failures = self._watch_failures
         if self._failures < 2:
             self.problem = None
-        self.pools.find_unowned(self.slices)
-        pools = [pool for pool in self.pools if not self.slices.is_written(pool, self.node.uid)]
         if self._find_problem() is not None:
             pools = [pool for pool in pools if not pool.wanted]
         works = [self.slices.write(pool, self.node.uid) for pool in pools]
