@@ -1,5 +1,6 @@
 """The devices that the scheduler gives a claim, and the edits for its containers; pure."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -57,20 +58,16 @@ def scopes(claim: _Json, driver: str) -> list[list[Result]]:
     for config in devices.get("config") or ():
         if (config.get("opaque") or {}).get("driver") == driver:
             raise AllocationError(f"it has parameters for {driver}, which takes none")
-    by_scope: dict[tuple[object, ...], list[Result]] = {}
+    annotations = claim["metadata"].get("annotations") or {}
+    is_extended = annotations.get(_EXTENDED) == "true"
+    by_scope: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for entry in devices.get("results") or ():
         if entry["driver"] == driver:
             request = entry["request"].partition("/")[0]  # not that of the alternative in it
             place = entry["pool"], entry["device"], entry.get("shareID")
             result = Result(request, *place, bool(entry.get("adminAccess")))
-            key = result.pool, result.admin, request if is_extended(claim) else None
-            by_scope.setdefault(key, []).append(result)
+            by_scope[result.pool, result.admin, request if is_extended else None].append(result)
     return [*by_scope.values()]
-
-
-def is_extended(claim: _Json) -> bool:
-    """Whether a claim was made for the requests of a pod by resource name."""
-    return (claim["metadata"].get("annotations") or {}).get(_EXTENDED) == "true"
 
 
 def claim_kind(driver: str) -> str:
@@ -119,9 +116,9 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
 
 def scoped_devices(record: ClaimRecord) -> dict[int, list[ClaimedDevice]]:
     """Return the devices of a claim by scope."""
-    by_scope: dict[int, list[ClaimedDevice]] = {}
+    by_scope: dict[int, list[ClaimedDevice]] = defaultdict(list)
     for device in record.devices:
-        by_scope.setdefault(device.scope, []).append(device)
+        by_scope[device.scope].append(device)
     return by_scope
 
 

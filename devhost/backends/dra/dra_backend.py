@@ -5,11 +5,12 @@ from pathlib import Path
 
 from prometheus_client import Gauge
 
+from devhost.api.drahealth.v1.drahealth_pb2 import DeviceHealth
 from devhost.backends.backend import ClaimRecords, ResourceHandler, ResourceHooks, run_together
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
-from devhost.backends.dra.health import DeviceHealth, HealthStreams
+from devhost.backends.dra.health import HealthStreams
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims

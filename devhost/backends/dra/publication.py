@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
+from devhost.api.drahealth.v1.drahealth_pb2 import DeviceHealth
 from devhost.backends.backend import ResourceHandler, ResourceHooks
-from devhost.backends.dra.health import DeviceHealth
+from devhost.backends.dra.health import device_health
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices
 from devhost.backends.dra.slices import ResourcePool
 from devhost.backends.dra.taints import PoolTaints
@@ -113,14 +114,13 @@ class PoolOffer:
 
     def health_of(self, claimed: ClaimedDevice) -> DeviceHealth:
         """Return the health of a device that a claim has."""
-        name = claimed.device
         device = self._snapshot.devices.get(offered_id(claimed.id).device)
         is_healthy, reason = None if device is None else True, ""
-        if (taint := self.taints.by_name.get(name)) is not None:
+        if (taint := self.taints.by_name.get(claimed.device)) is not None:
             is_healthy, reason = False, taint.text
         elif device is not None and device.checked is not None and device.checked.unknown:
             is_healthy, reason = None, device.checked.unknown
-        return DeviceHealth(self.pool.name, name, is_healthy, reason)
+        return device_health(self.pool.name, claimed.device, reason, is_healthy=is_healthy)
 
     @property
     def device_ids(self) -> AbstractSet[str]:
