@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.backends.podresources import PodResources
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
@@ -22,8 +23,6 @@ from devhost.model.resource_state import PublicationStatus, SetState
 from devhost.watch.threads import wait_at_most
 from devhost.watch.watcher import Watcher
 
-LockState = Literal["ours", "other", "free"]
-"""Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
 
 
@@ -220,6 +219,7 @@ class Backend(Protocol):
 
     leave_after: float  # seconds between an ID's Unhealthy and its end
     pods: PodResources  # tells which pods hold devices
+    locks: ResourceLocks  # of all resources, by whichever backend they are offered
 
     @property
     def restarts(self) -> int:
@@ -230,15 +230,6 @@ class Backend(Protocol):
 
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
-
-    def lock_of(self, resource: str) -> LockState:
-        """Return who publishes a resource, by either backend; may be asked in any thread."""
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost publishes a resource; in any thread."""
-
-    def has_served(self, resource: str) -> bool:
-        """Whether pods may have devices of a resource by a device plugin of devhost."""
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""

@@ -18,13 +18,14 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from devhost.backends.backend import LockState
 from devhost.model.names import text_hash
 from devhost.watch.threads import wait_at_most
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
+LockState = Literal["ours", "other", "free"]
+"""Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO opens immediately
@@ -39,7 +40,7 @@ _BLIND_POLL_S: Final = 0.5  # without events
 
 
 class ResourceLock:
-    """The lock of one resource, for one process, in which it may have several users.
+    """The lock of one resource, for one process.
 
     Beside its file may be another one, which tells that pods may have devices of the resource by
     the device plugin (`has_served`).
@@ -50,7 +51,6 @@ class ResourceLock:
         self._served = self._path.with_suffix(".served")
         self._descriptor: int | None = None  # also open while another process has the lock
         self._driver: str | None = None  # while this one has it
-        self._users: set[object] = set()
 
     @property
     def held(self) -> bool:
@@ -74,7 +74,7 @@ class ResourceLock:
                 os.close(descriptor)
         return None
 
-    def acquire(self, user: object, driver: str) -> bool:
+    def acquire(self, driver: str) -> bool:
         """Take the lock, unless another process has it; raise `OSError` if it cannot be made.
 
         `driver` is that by which the resource is published; a device plugin has none.
@@ -95,19 +95,10 @@ class ResourceLock:
         except OSError as error:
             self._close()
             raise OSError(_problem(self._directory, error)) from None
-        return self.join(user)  # if who had it has not removed the file meanwhile
+        return self.held  # if who had it has not removed the file meanwhile
 
-    def join(self, user: object) -> bool:
-        """Take the lock for one more user, if this process has it already."""
-        if is_held := self.held:
-            self._users.add(user)
-        return is_held
-
-    def release(self, user: object, *, remove: bool = False) -> None:
-        """Give the lock up when its last user does; `remove` the files, too, of who has it."""
-        self._users.discard(user)
-        if self._users:
-            return
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lock up; `remove` the files, too, if this process has it."""
         if remove and self.held:
             with contextlib.suppress(OSError):  # the directory became read-only
                 self._served.unlink(missing_ok=True)
@@ -161,11 +152,19 @@ class ResourceLocks:
         return lock or self._locks.setdefault(lock_hash, ResourceLock(self.directory, lock_hash))
 
     def lock_of(self, resource: str) -> LockState:
-        """Return who publishes a resource; in any thread."""
+        """Return who publishes a resource, by either backend; in any thread."""
         lock = self.get(resource)
         if lock.held:
             return "ours"
         return "free" if lock.other_publisher is None else "other"
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another instance of devhost publishes a resource; in any thread."""
+        return self.lock_of(resource) == "other"
+
+    def has_served(self, resource: str) -> bool:
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+        return self.get(resource).has_served
 
     def has_other(self, lock_hash: str) -> bool:
         """Whether another process publishes the resource with a hash; in any thread."""
@@ -173,11 +172,11 @@ class ResourceLocks:
         return lock.other_publisher is not None
 
     async def wait_until_locked(
-        self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
+        self, lock: ResourceLock, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
         has_waited = False
-        while not lock.acquire(user, driver):
+        while not lock.acquire(driver):
             by = {None: "", 0: " by a device plugin"}.get(lock.other_publisher, " by DRA")
             waiting(f"another instance of devhost serves it{by}")
             has_waited = True

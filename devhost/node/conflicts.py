@@ -78,7 +78,7 @@ class Conflicts:
             and self._ends.is_allocatable(name, keys, listing)
         ):
             return f"still in the kubelet's list as {name}"
-        if self.backend.locked_by_other(name.resource):
+        if self.backend.locks.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
         problem = self.holders.unavailable_reason
         reason = f" (pod-resources unavailable: {problem})" if problem else ""

@@ -176,7 +176,7 @@ class Custody:
 
         def check() -> Sequence[Handout]:
             self._conflicts.refuse(resource, chosen)
-            if self._backend.lock_of(resource.name) == "other":
+            if self._backend.locks.locked_by_other(resource.name):
                 raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
@@ -239,7 +239,7 @@ class Custody:
 
         Returns in how many seconds there may be more, if nothing happens.
         """
-        locked_by_other = functools.cache(self._backend.locked_by_other)
+        locked_by_other = functools.cache(self._backend.locks.locked_by_other)
         free, pause = self._ends.find_free(self._table)
         ended = {
             handout.key: rest
@@ -258,7 +258,7 @@ class Custody:
         What is held with a claim is recorded when the claim is prepared again.
         """
         unaccounted, unrecorded = list[AdvertisedName](), HoldingIndex(self._table.boot)
-        has_served = functools.cache(self._backend.has_served)
+        has_served = functools.cache(self._backend.locks.has_served)
         for name, ids in self._holders.by_name.items():
             records = [*self._table.by_name(name)]
             claims = self._holders.claims(name) if not records else ()
@@ -271,7 +271,7 @@ class Custody:
                 nodes = nodes_of(device, self._table.boot)
                 for claim in claims:
                     unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
-            elif device is not None and not self._backend.locked_by_other(name.resource):
+            elif device is not None and not self._backend.locks.locked_by_other(name.resource):
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]

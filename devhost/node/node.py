@@ -68,7 +68,7 @@ class Host:
         self._served: dict[str, ServedResource] = {}
         self._successors: dict[str, Resource] = {}  # to be started when the other backend has ended
         holders, metrics = Holders(backend.pods, settings.node_name), Metrics()
-        records = RecordFiles(settings.state_dir, backend.lock_of)
+        records = RecordFiles(settings.state_dir, backend.locks.lock_of)
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),

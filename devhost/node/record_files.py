@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import LockState
+from devhost.backends.resource_lock import LockState
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.node.record_store import Records, RecordStore, find_changes

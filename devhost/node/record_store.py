@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from devhost.backends.backend import LockState
+from devhost.backends.resource_lock import LockState
 from devhost.model.names import text_hash
 from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
 from devhost.node.state_dir import (

@@ -163,7 +163,7 @@ class ServedResource:
     async def clean_up(self) -> None:
         """Remove the files of a resource that has ended, while it keeps its name."""
         await self.answers.pre_start.forget()
-        if not self._parts.backend.locked_by_other(self.name):  # it has the file of that one
+        if not self._parts.backend.locks.locked_by_other(self.name):  # it has the file of that one
             await self.devices.injection.remove()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class ServedResource:
         """Publish what a scan has found, after all that has to be so before."""
         devices, resource = self.devices, self.scanner.resource
         devices.check(self.scanner, snapshot)
-        if self.scanner.has_cdi_file and not self._parts.backend.locked_by_other(self.name):
+        if self.scanner.has_cdi_file and not self._parts.backend.locks.locked_by_other(self.name):
             await devices.injection.write(self.scanner, snapshot)  # another has written its own
         if is_new_spec := not self.answers.up_to_date.is_set():
             await self.answers.pre_start.spec_changed(resource)

@@ -163,7 +163,7 @@ async def test_claim_outlives_an_error_of_the_api_server(world: World) -> None:
     world.api.fault = fault
     async with world.serve(TOKENS, TOKEN):
         await eventually(lambda: requests)
-        records, since = world.dra.claims.records, asyncio.get_running_loop().time()
+        records, since = world.dra.claims.records.table, asyncio.get_running_loop().time()
         assert records is not None
         free = OfferedId("0", "0")
         await eventually(lambda: records.confirmed_free(TOKEN, free, since))

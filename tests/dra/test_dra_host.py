@@ -12,13 +12,13 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra import pool, slices
-from devhost.backends.dra.api_client import ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.pool import PoolKey, PoolWrite
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
-from devhost.fake_kubelet.api_objects import ApiObject
+from devhost.fake_kubelet.api_objects import ApiObject, StandInApi
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
@@ -254,22 +254,18 @@ async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.M
         await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
 
 
-async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
+async def test_publishing_ends_though_the_api_server_fails_just_then(tmp_path: Path) -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
-    client = ApiClient("http://127.0.0.1:1")
-    ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
-    reads = iter(["node-uid"])
-
-    async def read_node() -> tuple[str, None]:
-        for uid in reads:
-            return uid, None
-        raise ApiError(500, "broken")
-
-    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None, lambda: None)
+    slices = _EndsSlowly(StandInApi(), "devhost", NODE)
+    writer = SliceWriter(slices, ResourceLocks(tmp_path), lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_followed.wait()
-    writer.compare_soon(reads_node=True)
-    await _EndsSlowly.is_ending.wait()
+    writer.pools.here["pool"] = pool = writer.pools.new("pool", TOKEN)
+    pool.devices = ()
+    assert pool.lock.acquire("devhost")
+    writer.compare_soon()
+    await _EndsSlowly.is_ending.wait()  # as it has no node
+    pool.lock.release()
     running.cancel()
     _EndsSlowly.may_end.set()
     await asyncio.wait({running}, timeout=5.0)
@@ -406,7 +402,7 @@ async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(wor
     async with world.serve(TOKENS, TOKEN):
         await asyncio.to_thread(Path(world.kubelet.info.endpoint).unlink)
         await world.until(TOKEN, State.WAITING, "its socket was removed: waiting for kubelet to")
-        changed = world.dra.changed
+        changed = world.dra.writer.changed
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")  # as kubelet does
         await changed.wait()
         assert not world.published()
@@ -791,7 +787,7 @@ async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(worl
         world.reload(added)
         world.reload(TOKENS)
         await eventually(lambda: not world.has(OTHER))
-        assert f"{NODE}/{OTHER}" not in world.dra.writer.pools
+        assert f"{NODE}/{OTHER}" not in world.dra.writer.pools.here
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:

@@ -105,7 +105,7 @@ async def test_device_of_two_claims_evicts_until_both_have_the_node(world: World
         await world.until_tainted(**renumbered)
         await eventually(lambda: all(record["devices"][0]["moved"] for record in world.records()))
         assert not (await world.kubelet.prepare(names["v"], "v")).error
-        assert world.publication(SERIAL).taints.by_name["tty0"].cause == "renumbered"
+        assert world.offer(SERIAL).taints.by_name["tty0"].cause == "renumbered"
         assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 

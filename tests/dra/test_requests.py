@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from devhost.backends.dra.api_client import ApiClient, ApiError
-from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
+from devhost.backends.dra.slices import NodeSlices, SliceWriter
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.fake_kubelet.api_objects import ApiObject
+from devhost.fake_kubelet.dra_kubelet import node
+from tests.dra.world import NODE, NODE_PATH
 
 POOL = "node-1/example.com/token"
 
@@ -55,7 +57,7 @@ class Api(ApiClient):
         now = asyncio.get_running_loop().time()
         self.times.append(now)
         if verb == "GET":
-            return {"metadata": {"resourceVersion": "1"}}
+            return node() if path == NODE_PATH else {"metadata": {"resourceVersion": "1"}}
         self.writes_at.append(now)
         if now < self.ready_s:
             raise ApiError(403, "rights are not loaded yet")
@@ -71,17 +73,11 @@ class Api(ApiClient):
 
 
 def writer_of(api: Api, directory: Path) -> SliceWriter:
-    async def read_node() -> tuple[str, None]:
-        await api.call("GET", "node")
-        return "node-uid", None
-
-    locks = ResourceLocks(directory)
-    slices = NodeSlices(api, "devhost", "node-1")
-    writer = SliceWriter(slices, locks, read_node, lambda: None, lambda: None)
-    pool = ResourcePool(POOL, locks.get("example.com/token"), devices=[{"name": "a"}])
-    pool.lock.acquire(pool, "devhost")
-    pool.has_lock = True
-    writer.pools[POOL] = pool
+    slices = NodeSlices(api, "devhost", NODE)
+    writer = SliceWriter(slices, ResourceLocks(directory), lambda: None)
+    writer.pools.here[POOL] = pool = writer.pools.new(POOL, "example.com/token")
+    pool.devices = [{"name": "a"}]
+    pool.lock.acquire("devhost")
     return writer
 
 
@@ -130,7 +126,7 @@ def test_refused_write_is_tried_again_in_time(tmp_path: Path, ready_s: float) ->
         running = asyncio.create_task(writer.run())
         await asyncio.sleep(200.0)
         running.cancel()
-        writer.pools[POOL].lock.release(writer.pools[POOL])
+        writer.pools.here[POOL].lock.release()
         assert ready_s <= api.writes_at[-1] <= 2 * ready_s + 2.0, api.writes_at
 
     for seed in range(20):

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from devhost.backends.resource_lock import ResourceLock, resource_hash
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, World, eventually, failing
@@ -148,7 +149,7 @@ async def test_pool_of_a_removed_resource_goes_with_its_instance(world: World) -
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         async with second.serve(resources(world, X), driver=OLD):
             await second.until(X, State.WAITING, BY_DRA)
-            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.locks.unowned)
+            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.pools.unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])
@@ -191,13 +192,14 @@ async def test_killed_process_is_replaced(
 
 
 async def test_removed_lock_is_taken_again_before_a_write(world: World) -> None:
-    second = World.beside(world)
     async with world.serve(resources(world, X), driver=OLD):
         await until_published(world, old=["x0", "x1"])
         for path in (world.plugins / "devhost-locks").iterdir():
             path.unlink()
-        async with second.serve(resources(world, X), driver=NEW):
-            await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
-            (world.devices / "x" / "x2").touch()
-            await world.until(X, State.WAITING, BY_DRA)
-            await until_published(world, new=["x0", "x1", "x2"])
+        lock = ResourceLock(world.plugins, resource_hash(X))
+        assert lock.acquire(NEW)
+        (world.devices / "x" / "x2").touch()
+        await world.until(X, State.WAITING, BY_DRA)
+        await until_published(world)
+        lock.release()
+        await until_published(world, old=["x0", "x1", "x2"])

@@ -103,7 +103,7 @@ async def test_there_with_a_restart_in_the_middle(
         await a_plugin_pod(world, plugins, resource)
     async with world.serve(config):
         await world.until(resource, State.WAITING, BY_PLUGIN)
-        pool = world.publication(resource).pool
+        pool = world.offer(resource).pool
         await eventually(lambda: pool.is_published)
         assert not world.published()
         late = world.claim("v", resource, world.lists.by_plugin["q1"][1])
@@ -149,10 +149,10 @@ async def test_back_waits_for_a_starting_claim(world: World, plugins: SimulatedK
         name = world.claim("u", TOKEN, "0")
         prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
         await eventually(begun.exists)
-        pool = world.publication(TOKEN).pool
+        pool = world.offer(TOKEN).pool
         world.reload(by_plugin(config))
-        await eventually(lambda: not world.dra.writer.has_slices(pool))
-        assert not world.publication(TOKEN).drained
+        await eventually(lambda: not world.dra.writer.slices.has_slices(pool))
+        assert not world.offer(TOKEN).drained
         go.touch()
         assert not (await prepared).error
         assert not await world.kubelet.unprepare(name, "u")
@@ -203,7 +203,7 @@ async def test_dra_waits_for_the_list_of_pods(world: World, plugins: SimulatedKu
     listening, world.pod_resources = world.pod_resources, later
     async with world.serve(TOKENS):
         await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
-        assert world.publication(TOKEN).pool.devices is None, "what is published stays"
+        assert world.offer(TOKEN).pool.devices is None, "what is published stays"
         later.symlink_to(listening)
         await world.until(TOKEN, State.WAITING, BY_PLUGIN)
         await end(world, plugins)

@@ -185,7 +185,7 @@ async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(world: World)
 
 async def test_no_step_before_the_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is slow has the record of the first try later, and the second try waits for it."""
-    monkeypatch.setattr("devhost.backends.dra.prepared_claims._SAVE_S", 0.05)
+    monkeypatch.setattr("devhost.backends.dra.prepared_claims.SAVE_S", 0.05)
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
     config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")

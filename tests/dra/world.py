@@ -16,7 +16,8 @@ from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.both_backends import BothBackends
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication
+from devhost.backends.dra.dra_backend import DraBackend
+from devhost.backends.dra.publication import PoolOffer
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
@@ -141,10 +142,10 @@ class World:
     def served(self, resource: str) -> ServedResource:
         return {served.name: served for served in self.host.resources}[resource]
 
-    def publication(self, resource: str) -> DraPublication:
-        publication = self.served(resource).publication
-        assert isinstance(publication, DraPublication)
-        return publication
+    def offer(self, resource: str) -> PoolOffer:
+        offer = self.served(resource).publication.offered_ids
+        assert isinstance(offer, PoolOffer)
+        return offer
 
     def state_of(self, resource: str) -> tuple[State, str | None]:
         status = self.served(resource).status if self.has(resource) else None

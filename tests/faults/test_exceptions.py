@@ -50,7 +50,7 @@ QUICK: Final = {
     "devhost.node.holders.POLL_S": 0.05,
     "devhost.backends.deviceplugin.registration._FAILURE_PAUSE_S": 0.05,
     "devhost.backends.deviceplugin.registration.END_TIMEOUT_S": 0.2,
-    "devhost.backends.deviceplugin.directory._POLL_S": 0.1,
+    "devhost.backends.deviceplugin.registration._POLL_S": 0.1,
 }
 
 

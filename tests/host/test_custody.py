@@ -9,6 +9,7 @@ import pytest
 
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.resource_lock import LockState, ResourceLocks
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -53,15 +54,21 @@ class FakeList(Holders):
         return frozenset().union(*(pods for ids in self._by_name.values() for pods in ids.values()))
 
 
-class FakeBackend(DevicePluginBackend):
-    def __init__(self, leave_after: float = 0.0) -> None:
-        super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
-        self.locked: set[str] = set()
-        self.served: set[str] = set()
-        self.lock_of = lambda resource: "other" if resource in self.locked else "ours"
+class FakeLocks(ResourceLocks):
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.locked, self.served = set[str](), set[str]()
+
+    def lock_of(self, resource: str) -> LockState:
+        return "other" if resource in self.locked else "ours"
 
     def has_served(self, resource: str) -> bool:
         return resource in self.served
+
+
+class FakeBackend(DevicePluginBackend):
+    def __init__(self, leave_after: float = 0.0) -> None:
+        super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
 
 
 def resource(name: str, **keys: object) -> Resource:
@@ -78,8 +85,9 @@ class CustodyFixture(Custody):
     def __init__(
         self, state: Path | None = None, holders: Holders | None = None, leave_after: float = 0.0
     ) -> None:
-        self.backend = FakeBackend(leave_after)
-        self.file = RecordFiles(state, self.backend.lock_of)
+        self.backend, self.locks = FakeBackend(leave_after), FakeLocks()
+        self.backend.locks = self.locks
+        self.file = RecordFiles(state, self.locks.lock_of)
         super().__init__(holders or Holders(self.backend.pods, "node-1"), self.backend, self.file)
         for name in (A, B):
             self.add(name, DeviceList(0.0), lambda: None)
@@ -345,7 +353,7 @@ async def test_claims_wait_for_pods_without_a_record(held: str, waits: bool) -> 
     name = AdvertisedName(held, "gone", shared=False)
     pods = {name: {OfferedId("gone", "gone"): frozenset({"default/pod"})}}
     custody = CustodyFixture(None, FakeList(pods))
-    custody.backend.served.add(A)
+    custody.locks.served.add(A)
     await custody.reserved()
     (reason,) = published(custody, resource(B), device("b"))
     assert (reason is not None) is waits
@@ -437,13 +445,13 @@ async def test_claims_withhold_what_another_instance_serves() -> None:
     custody = CustodyFixture(holders=FakeHolders())
     assert await allocated(custody, resource(A), device("a"))
     published(custody, resource(A))
-    custody.backend.locked.add(A)
+    custody.locks.locked.add(A)
     with pytest.raises(AllocationError, match="another instance of devhost serves it"):
         await custody.give(resource(A), device("a"))
     custody.end_free()
     why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"
     assert published(custody, resource(B), device("b")) == [why]
-    custody.backend.locked.clear()
+    custody.locks.locked.clear()
     custody.end_free()
     assert published(custody, resource(B), device("b")) == [None]
 
@@ -455,7 +463,7 @@ async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_
     for names in (held, held[::-1]):
         pods = {name: {OfferedId(name.device, name.device): frozenset({"p"})} for name in names}
         custody = CustodyFixture(holders=FakeList(pods))
-        custody.backend.served.add("example.com/gone")
+        custody.locks.served.add("example.com/gone")
         await custody.reserved()
         seen.update(published(custody, resource(A), device("a")))
     (reason,) = seen

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from devhost.backends.backend import LockState
+from devhost.backends.resource_lock import LockState
 from devhost.errors import AllocationError
 from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps

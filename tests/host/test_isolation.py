@@ -10,8 +10,7 @@ import pytest
 
 from devhost.backends.backend import ResourceHandler
 from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.registration import run_server
+from devhost.backends.deviceplugin.registration import DevicePluginBackend, run_server
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -83,7 +82,7 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
 async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) -> None:
     """Every new reason is a warning; one that repeats is logged a few times."""
     answers = cast("ResourceHandler", SimpleNamespace(pre_start_required=False))
-    directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
+    directory, reasons = DevicePluginBackend(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:
             async with run_server(answers, DeviceList(), directory, endpoint):
@@ -93,7 +92,7 @@ async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) 
 
 
 async def test_unwatched_directory_heals(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.backends.deviceplugin.directory._POLL_S", 0.01)
+    monkeypatch.setattr("devhost.backends.deviceplugin.registration._POLL_S", 0.01)
 
     def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")

@@ -13,7 +13,7 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.deviceplugin.directory import KubeletSocket
+from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State

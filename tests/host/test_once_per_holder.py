@@ -67,7 +67,7 @@ class World:
     def new(self) -> None:
         """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), Path("/nowhere/pr.sock"), 0.0)
-        file = RecordFiles(self.state, backend.lock_of)
+        file = RecordFiles(self.state, backend.locks.lock_of)
         self.claims = Custody(Holders(backend.pods, "node-1"), backend, file)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)

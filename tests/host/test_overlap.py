@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.backend import LockState
+from devhost.backends.resource_lock import LockState
 from devhost.config.loader import loads
 from devhost.daemon.status import readiness
 from devhost.fake_kubelet.kubelet import AdmissionError
@@ -212,7 +212,7 @@ async def test_what_was_given_late_is_written_before_another_instance_serves_it(
     saving, flush, locks = asyncio.Event(), RecordFiles.flush, list[LockState]()
 
     async def save(files: RecordFiles) -> None:
-        locks.append(first.parts.backend.lock_of(T))
+        locks.append(first.parts.backend.locks.lock_of(T))
         saving.set()
         await flush(files)
 

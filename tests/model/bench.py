@@ -254,7 +254,7 @@ class Bench:
         for poll in (
             "devhost.node.reconciler.RESCAN_S",
             "devhost.node.config_file.POLL_S",
-            "devhost.backends.deviceplugin.directory._POLL_S",
+            "devhost.backends.deviceplugin.registration._POLL_S",
         ):
             self._patch.setattr(poll, 10 * REST_S)  # so that they hide nothing
 

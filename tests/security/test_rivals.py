@@ -9,8 +9,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
-from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.registration import run_server
+from devhost.backends.deviceplugin.registration import DevicePluginBackend, run_server
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.resource_state import State
@@ -37,7 +36,7 @@ class Vendor(Nobody):
 async def vendor(directory: Path) -> AsyncIterator[None]:
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
-    plugins = PluginDirectory(directory / "plugins", directory / "pr.sock")
+    plugins = DevicePluginBackend(directory / "plugins", directory / "pr.sock")
     async with run_server(cast("Any", Vendor()), device_list, plugins, "vendor.sock"):
         await plugins.kubelet.register(GPU, "vendor.sock")
         yield

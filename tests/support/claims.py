@@ -13,7 +13,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
+from devhost.backends.backend import Backend, OfferedIds, Publication, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.podresources import Claimed, PodResources, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
@@ -208,6 +208,7 @@ class Served:
     """A resource that a process serves."""
 
     resource: Resource
+    publication: Publication | None = None
     offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
     scanned: Finds = field(default_factory=dict)  # by which the devices were found
@@ -228,22 +229,13 @@ class FakeBackend:
     restarts, leave_after = 0, LEAVE_AFTER_S
 
     def __init__(self, process: "Process") -> None:
-        self._process, self.pods = process, process.pods
+        self._process, self.pods, self.locks = process, process.pods, process.locks
 
     def open(self, resource: Resource, _hooks: object) -> "FakePublication":
         return FakePublication(self._process, resource.name)
 
     def publisher(self, _resource: object) -> str:
         return ""
-
-    def lock_of(self, name: str) -> LockState:
-        return self._process.locks.lock_of(name)
-
-    def locked_by_other(self, name: str) -> bool:
-        return self.lock_of(name) == "other"
-
-    def has_served(self, name: str) -> bool:
-        return self._process.locks.get(name).has_served
 
 
 class FakePublication:
@@ -262,7 +254,7 @@ class Process:
         self.locks = ResourceLocks(node.state_dir.parent)
         self.holders = Holders(cast("PodResources", self.pods), "node-1")
         self.backend = self.make_backend()
-        self.file = RecordFiles(node.state_dir, self.backend.lock_of)
+        self.file = RecordFiles(node.state_dir, self.backend.locks.lock_of)
         self.claims = Custody(self.holders, self.backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -311,8 +303,8 @@ class Process:
 
     def _serve(self, spec: Resource) -> None:
         served = Served(spec)
-        publication = self.backend.open(spec, self.hooks(served))
-        served.offered_ids = publication.offered_ids
+        served.publication = self.backend.open(spec, self.hooks(served))
+        served.offered_ids = served.publication.offered_ids
         self.served[spec.name] = served
         self._take_lock(served)
         self.claims.add(spec.name, served.offered_ids, served.request_scan)
@@ -324,9 +316,7 @@ class Process:
     def _take_lock(self, served: "Served") -> bool:
         """Return whether this process is the one that serves a resource by a device plugin."""
         lock = self.locks.get(served.resource.name)
-        has_lock = isinstance(served.offered_ids, DeviceList) and (
-            lock.join(self) or lock.acquire(self, "")
-        )
+        has_lock = isinstance(served.offered_ids, DeviceList) and (lock.held or lock.acquire(""))
         if has_lock:
             lock.set_served(True)
         return has_lock
@@ -398,7 +388,7 @@ class Process:
                     self._publish(served, served.latest)
             if served.draining and offered_ids.drained:
                 await self.file.flush()
-                self._end(served)
+                await self._end(served)
                 continue
             forgets = any(not device.is_present for device in served.latest.devices.values())
             if served.due or forgets:
@@ -406,7 +396,7 @@ class Process:
             if isinstance(offered_ids, DeviceList) and self._take_lock(served):
                 self.send(served, offered_ids)
 
-    def _end(self, served: Served) -> None:
+    async def _end(self, served: Served) -> None:
         name = served.resource.name
         self.claims.remove(name)
         del self.served[name]
@@ -420,7 +410,7 @@ class Process:
         lock = self.locks.get(name)
         if lock.held:
             self.kubelet.lists.pop(name, None)
-        lock.release(self, remove=is_drained)
+        lock.release(remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
         name = served.resource.name

@@ -23,7 +23,8 @@ from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
 from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication
+from devhost.backends.dra.dra_backend import DraBackend
+from devhost.backends.dra.publication import DraPublication, PoolOffer
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -191,7 +192,7 @@ class DraProcess(Process):
     async def start(self) -> None:
         await super().start()
         await self.dra.claims.begin(self.records)
-        self._run(self.dra.upkeep.run(self.records))
+        self._run(self.dra.upkeep.run())
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -220,21 +221,22 @@ class DraProcess(Process):
 
     def _serve(self, spec: Resource) -> None:
         super()._serve(spec)
-        publication = self.served[spec.name].offered_ids
+        publication = self.served[spec.name].publication
         if isinstance(publication, DraPublication):
             self._publishing[spec.name] = self._run(publication.run())
 
-    def _end(self, served: Served) -> None:
+    async def _end(self, served: Served) -> None:
         if publishing := self._publishing.pop(served.resource.name, None):
             publishing.cancel()
-        super()._end(served)
+            await asyncio.wait({publishing})
+        await super()._end(served)
 
     def published(self) -> Iterator[Published]:
         """Yield what its slices have."""
         for served in self.served.values():
-            if isinstance(publication := served.offered_ids, DraPublication):
-                pool = publication.pool
-                for device in (pool.devices or ()) if pool.has_lock else ():
+            if isinstance(offer := served.offered_ids, PoolOffer):
+                pool = offer.pool
+                for device in (pool.devices or ()) if pool.lock.held else ():
                     shares = device.get("capacity", {}).get("shares", {}).get("value", "1")
                     yield Published(self.driver, pool.name, str(device["name"]), int(shares))
 
@@ -333,7 +335,7 @@ class DraNode(Node):
         answer = await process.prepare(claim)
         if answer.error:
             return answer.error
-        (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
+        (record,) = (record for record in process.dra.claims.records if record.claim == claim.uid)
         file = self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json"
         content = json.loads(file.read_text())
         edits = [device["containerEdits"] for device in content["devices"]]

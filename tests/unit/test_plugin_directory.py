@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.deviceplugin import directory as directory_module
-from devhost.backends.deviceplugin.directory import KUBELET_SOCKET, KubeletSocket
+from devhost.backends.deviceplugin import kubelet_socket
+from devhost.backends.deviceplugin.kubelet_socket import KUBELET_SOCKET, KubeletSocket
 
 
 @pytest.fixture
@@ -48,6 +48,6 @@ def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.Mo
     assert kubelet.kubelet_problem() == "no kubelet: nobody listens on kubelet.sock"
     gone = KubeletSocket(Path("gone"))
     assert gone.kubelet_problem() == "no kubelet: gone is not there"
-    monkeypatch.setattr(directory_module, "connect_error", lambda _: errno.EACCES)
+    monkeypatch.setattr(kubelet_socket, "connect_error", lambda _: errno.EACCES)
     says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
     assert kubelet.kubelet_problem() == says

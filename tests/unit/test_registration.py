@@ -19,10 +19,7 @@ class Directory:
     def __init__(self) -> None:
         self.concurrency = asyncio.Semaphore(1)
         self.registered, self.leave_after, self.inflight_since = 0, 0.0, list[float]()
-
-    @property
-    def kubelet(self) -> "Directory":
-        return self
+        self.kubelet = self.pods = self
 
     @property
     def locks(self) -> dict[str, None]:

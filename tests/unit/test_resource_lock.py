@@ -25,7 +25,6 @@ from devhost.backends.resource_lock import (
 from devhost.watch.inotify import Inotify
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
-ME = "a user"
 
 
 def file_of(directory: Path, resource: str) -> Path:
@@ -38,14 +37,14 @@ def lock_of(directory: Path, resource: str = T) -> ResourceLock:
 
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "")
-    assert first.acquire(ME, ""), "it has it already"
-    assert not second.acquire(ME, "")
+    assert first.acquire("")
+    assert first.acquire(""), "it has it already"
+    assert not second.acquire("")
     assert (first.other_publisher, second.other_publisher) == (None, 0)
-    assert lock_of(tmp_path, U).acquire(ME, "")
-    first.release(ME)
+    assert lock_of(tmp_path, U).acquire("")
+    first.release()
     assert second.other_publisher is None
-    assert second.acquire(ME, "")
+    assert second.acquire("")
 
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
@@ -59,8 +58,8 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
     thread.start()
     try:
         for _ in range(2000):
-            assert lock.acquire(ME, "")
-            lock.release(ME)
+            assert lock.acquire("")
+            lock.release()
     finally:
         ended.set()
         thread.join()
@@ -69,62 +68,50 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     """To open it does not wait for a writer."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "")
+    assert first.acquire("")
     (path,) = (tmp_path / "devhost-locks").iterdir()
-    first.release(ME)
+    first.release()
     path.unlink()
     os.mkfifo(path)
-    assert first.acquire(ME, "")
+    assert first.acquire("")
     assert second.other_publisher == 0
-    assert not second.acquire(ME, "")
+    assert not second.acquire("")
 
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
     """A waiting process takes the next file: never two have the lock."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "")
-    first.release(ME)
+    assert first.acquire("")
+    first.release()
     path = file_of(tmp_path, T)
     assert path.exists()
-    assert first.acquire(ME, "")
-    first.release(ME, remove=True)
+    assert first.acquire("")
+    first.release(remove=True)
     assert not path.exists()
-    assert second.acquire(ME, "")
-    assert not first.acquire(ME, "")
-
-
-def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
-    lock, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert not lock.join("pool")
-    assert lock.acquire("plugin", "")
-    assert lock.join("pool")
-    lock.release("plugin", remove=True)
-    assert not second.acquire(ME, "")
-    assert second.other_publisher == 0
-    lock.release("pool")
-    assert second.acquire(ME, "")
+    assert second.acquire("")
+    assert not first.acquire("")
 
 
 def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "gpu.example.com")
-    assert not second.acquire(ME, "")
+    assert first.acquire("gpu.example.com")
+    assert not second.acquire("")
     assert second.other_publisher == publisher_number("gpu.example.com")
-    assert first.acquire(ME, ""), "the other backend goes on in this process"
+    assert first.acquire(""), "the other backend goes on in this process"
     assert second.other_publisher == publisher_number("") == 0
 
 
 def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> None:
     """Else two that wait would wake each other without end."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "")
-    assert not second.acquire(ME, "")
+    assert first.acquire("")
+    assert not second.acquire("")
     inotify = Inotify()
     inotify.add(str(tmp_path / LOCKS), writes=False, closes=True)
-    assert not second.acquire(ME, "")
+    assert not second.acquire("")
     assert second.other_publisher == 0
     assert inotify.read() == []
-    first.release(ME)
+    first.release()
     assert [event.name for event in inotify.read()] == [file_of(tmp_path, T).name]
     inotify.close()
 
@@ -138,14 +125,14 @@ def test_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path, place: str)
     if not place:
         elsewhere.mkdir()
     with pytest.raises(OSError, match=r": devhost-locks or a file in it is a link"):
-        lock.acquire(ME, "")
+        lock.acquire("")
     assert not elsewhere.exists() or not [*elsewhere.iterdir()]
 
 
 def test_directory_and_files_of_locks_are_for_nobody_else(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
-        assert lock_of(tmp_path).acquire(ME, "")
+        assert lock_of(tmp_path).acquire("")
     finally:
         os.umask(umask)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / LOCKS, file_of(tmp_path, T))]
@@ -163,8 +150,8 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 
     locks = ResourceLocks(tmp_path)
     held, elsewhere = locks.get(T), lock_of(tmp_path, V)
-    assert held.acquire(ME, "")
-    assert elsewhere.acquire(ME, "")
+    assert held.acquire("")
+    assert elsewhere.acquire("")
     dead = made(T) + made(U)
     kept = [*made(V), tmp_path / fresh_name(T), tmp_path / server_socket(T)]
     kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
@@ -178,17 +165,17 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
     first, second = lock_of(tmp_path), lock_of(tmp_path)
-    assert first.acquire(ME, "")
+    assert first.acquire("")
     shutil.rmtree(tmp_path / "devhost-locks")
-    assert second.acquire(ME, "")
-    assert not first.acquire(ME, "")
-    second.release(ME)
-    assert first.acquire(ME, "")
+    assert second.acquire("")
+    assert not first.acquire("")
+    second.release()
+    assert first.acquire("")
 
 
 def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot make a lock in .*/gone: No such file or directory"):
-        ResourceLock(tmp_path / "gone", resource_hash(T)).acquire(ME, "")
+        ResourceLock(tmp_path / "gone", resource_hash(T)).acquire("")
 
 
 def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:

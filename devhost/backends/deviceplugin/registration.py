@@ -9,23 +9,33 @@ import functools
 import os
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import ResourceHandler, ResourceHooks
-from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.plugin_sockets import link_socket, server_socket
+from devhost.backends.backend import ResourceHandler, ResourceHooks, run_together
+from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList
+from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
+from devhost.backends.deviceplugin.plugin_sockets import (
+    link_socket,
+    remove_dead_sockets,
+    server_socket,
+)
 from devhost.backends.deviceplugin.servicer import Servicer
+from devhost.backends.podresources import PodResources
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.sockets import SERVER_OPTIONS, SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.resource_state import PublicationStatus, State
-from devhost.watch.threads import wait_at_most
+from devhost.watch.threads import run_in_thread, wait_at_most
+from devhost.watch.watcher import Watcher, follow_directory
 
+_POLL_S: Final = 5.0  # for sockets whose lock nobody waits for
+_CONCURRENT_MAX: Final = 32
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
@@ -52,13 +62,13 @@ _OPTIONS: Final = (
 
 @contextlib.asynccontextmanager
 async def run_server(
-    handler: ResourceHandler, device_list: DeviceList, directory: PluginDirectory, name: str
+    handler: ResourceHandler, device_list: DeviceList, backend: "DevicePluginBackend", name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
     servicer, server = Servicer(handler, device_list), grpc.aio.server(options=_OPTIONS)
     pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
-    path = directory.path / name
-    async with directory.concurrency:
+    path = backend.directory / name
+    async with backend.concurrency:
         await start_server(server, path)
     try:
         yield servicer
@@ -82,16 +92,16 @@ class Registration:
     It waits while another device plugin serves the resource, where that can be told.
     """
 
-    def __init__(self, directory: PluginDirectory, hooks: ResourceHooks) -> None:
-        self._directory, self._hooks, self._name = directory, hooks, hooks.handler.name
+    def __init__(self, backend: "DevicePluginBackend", hooks: ResourceHooks) -> None:
+        self._backend, self._hooks, self._name = backend, hooks, hooks.handler.name
         self._leaving = asyncio.Event()
-        self.offered_ids = DeviceList(directory.leave_after, directory.inflight_since)
+        self.offered_ids = DeviceList(backend.leave_after, backend.pods.inflight_since)
         self.offered_ids.ids_held_by_pods = hooks.held
         self.offered_ids.on_leaving = self._leaving.set
         self._set_waiting = functools.partial(hooks.set_state, State.WAITING)
         self._servicer: Servicer | None = None  # of the last server, which listens there:
         self._socket = ""
-        self._lock = directory.locks.get(self._name)
+        self._lock = backend.locks.get(self._name)
         self._ends = 0  # of streams and attempts, since the last stable stream
 
     def spec_changed(self) -> None:
@@ -142,29 +152,29 @@ class Registration:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
                 await self._hooks.save()
             finally:
-                self._lock.release(self, remove=self.offered_ids.drained)
+                self._lock.release(remove=self.offered_ids.drained)
 
     async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
-        directory, pause = self._directory, 0.0
-        identity = directory.kubelet.identity()
+        backend, pause = self._backend, 0.0
+        identity = backend.kubelet.identity()
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            await directory.locks.wait_until_locked(self._lock, self, "", self._set_waiting)
+            await backend.locks.wait_until_locked(self._lock, "", self._set_waiting)
             self._hooks.on_locked()
             # Claims may have devices of it, also by who had the lock before.
             await self._hooks.wait_until_free(self._set_waiting)
             self._lock.set_served(True)
-            identity = await directory.kubelet.wait_until_reachable(self._set_waiting)
+            identity = await backend.kubelet.wait_until_reachable(self._set_waiting)
             await self._wait_until_unserved()
             if self._servicer is None or self._servicer.is_stale:
                 await server.aclose()
                 self._socket = server_socket(self._name)
-                running = run_server(self._hooks.handler, self.offered_ids, directory, self._socket)
+                running = run_server(self._hooks.handler, self.offered_ids, backend, self._socket)
                 self._servicer = await server.enter_async_context(running)
             servicer = self._servicer
-            with link_socket(directory.path, self._socket, self._name) as endpoint:
+            with link_socket(backend.directory, self._socket, self._name) as endpoint:
                 self._hooks.set_state(State.SERVING, None)
                 identity = await self._register(servicer, endpoint)
                 self._hooks.set_state(State.REGISTERED, None)
@@ -183,7 +193,7 @@ class Registration:
         if not self._hooks.exclusive:
             return
         pause = _TAKEN_POLL_S
-        while await self._directory.pods.is_served(self._name):
+        while await self._backend.pods.is_served(self._name):
             if pause > _TAKEN_POLL_S:
                 self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)
@@ -191,8 +201,8 @@ class Registration:
 
     async def _register(self, servicer: Servicer, endpoint: str) -> SocketIdentity | None:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
-        async with self._directory.concurrency:
-            identity = await self._directory.kubelet.register(self._name, endpoint)
+        async with self._backend.concurrency:
+            identity = await self._backend.kubelet.register(self._name, endpoint)
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
                 # they differ by resource only (k8s.io/kubernetes v1.36.3
@@ -210,7 +220,7 @@ class Registration:
         """Return, with the reason, when the resource has to be registered again."""
         clock = asyncio.get_running_loop().time
         since, reason = clock(), "the kubelet ended the stream"
-        replaced = asyncio.create_task(self._directory.kubelet.wait_until_replaced(identity))
+        replaced = asyncio.create_task(self._backend.kubelet.wait_until_replaced(identity))
         replaced.add_done_callback(lambda _: servicer.changed.set())
         try:
             while servicer.has_stream:
@@ -236,7 +246,7 @@ class Registration:
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
         pause *= random.uniform(0.8, 1.2)  # noqa: S311 (no herd)
-        await wait_at_most(pause, lambda: self._directory.kubelet.wait_until_replaced(identity))
+        await wait_at_most(pause, lambda: self._backend.kubelet.wait_until_replaced(identity))
 
     async def _remove_unlisted(self) -> None:
         """Remove leaving IDs from the list as soon as they may go, until cancelled."""
@@ -252,8 +262,26 @@ class Registration:
                         self._hooks.on_left()
 
 
-class DevicePluginBackend(PluginDirectory):
-    """The device plugins of a process (a `devhost.backends.backend.Backend`)."""
+class DevicePluginBackend:
+    """The device plugins of a process (a `devhost.backends.backend.Backend`).
+
+    `directory` is kubelet's plugin directory, and `pod_resources` the socket of that API.
+    `concurrency` limits how many start a server or register at a time: if a thousand did, memory
+    would grow for good, and kubelet's calls would have to wait.
+    """
+
+    def __init__(
+        self, directory: Path, pod_resources: Path, leave_after: float = LEAVE_AFTER_S
+    ) -> None:
+        self.directory, self.leave_after = directory, leave_after
+        self.pods, self.locks = PodResources(pod_resources, directory), ResourceLocks(directory)
+        self.kubelet = KubeletSocket(directory)
+        self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
+
+    @property
+    def restarts(self) -> int:
+        """How often kubelet was another one than before."""
+        return self.kubelet.restarts
 
     def publisher(self, _resource: Resource) -> str:
         """Return the driver: there is none."""
@@ -262,3 +290,21 @@ class DevicePluginBackend(PluginDirectory):
     def open(self, _resource: Resource, hooks: ResourceHooks) -> Registration:
         """Return the publication of a resource, to be run."""
         return Registration(self, hooks)
+
+    async def run(self, watcher: Watcher, _records: object = None) -> None:
+        """Follow the directory; raise `BackendGoneError` if that was removed, and is a mount."""
+        await run_together(
+            self._follow(watcher), self._remove_dead_sockets(), self.locks.run(watcher)
+        )
+
+    async def _follow(self, watcher: Watcher) -> None:
+        async for _ in follow_directory(watcher, self.directory):
+            self.kubelet.check()
+
+    async def _remove_dead_sockets(self) -> None:
+        """Remove what instances that were killed have left, now, regularly, and with a lock."""
+        while True:
+            freed = self.locks.freed
+            with contextlib.suppress(OSError):  # it is gone, or became read-only
+                await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
+            await wait_at_most(_POLL_S, freed.wait)

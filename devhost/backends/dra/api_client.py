@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -68,10 +67,8 @@ class ApiClient:
         self._url, self._ca_file, self._token_file = url, ca, token
         text = "Writes of ResourceSlices, by HTTP status."
         self.writes = Counter("devhost_dra_writes", text, ("verb", "code"), registry=None)
-        self._reading_ca = threading.Lock()  # by calls at the same time
-        self._ca: tuple[int, ssl.SSLContext] | None = None  # when its file was written, and TLS
-        self._tls: ssl.SSLContext | None = None  # of the connections
         self._http: httpx2.AsyncClient | None = None
+        self._ca: str | None = None  # by which its connections are
         self._retry_at = 0.0  # before that, the API server wants no request
 
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
@@ -129,47 +126,45 @@ class ApiClient:
         """Return the connections, by the present CA and with the present token."""
         await asyncio.sleep(self._retry_at - asyncio.get_running_loop().time())
         try:
-            tls, token = await run_in_thread("API token", self._read_files)
+            ca, token = await run_in_thread("API token", self._read_files)
+            former = http = self._http
+            if http is None or ca != self._ca:
+                self._http = http = self._open(ca)
+                self._ca = ca
         except (OSError, ssl.SSLError) as error:
             raise ApiError(NO_ANSWER, f"no token or CA: {error}") from None
-        http = self._http
-        if http is None or tls is not self._tls:
-            former, self._tls = http, tls
-            self._http = http = httpx2.AsyncClient(
-                base_url=self._url,
-                transport=httpx2.AsyncHTTPTransport(
-                    verify=tls or True,  # else by the CAs of the machine
-                    trust_env=False,
-                    socket_options=_KEEPALIVE,
-                ),
-                trust_env=False,
-                timeout=_TIMEOUT,
-                headers={"Accept-Encoding": "identity"},
-            )
-            if former is not None:
-                await former.aclose()
+        if former is not None and former is not http:
+            await former.aclose()
         if token is not None:
             http.headers["Authorization"] = f"Bearer {token}"
         return http
 
-    def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
-        """Return TLS by the present CA, the same while that is so, and the token. Blocks."""
+    def _open(self, ca: str | None) -> httpx2.AsyncClient:
+        tls: ssl.SSLContext | bool = True  # by the CAs of the machine
+        if ca is not None:
+            # Not `create_default_context`, which refuses CAs without key identifier (Python 3.13).
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls.load_verify_locations(cadata=ca)
+        transport = httpx2.AsyncHTTPTransport(
+            verify=tls, trust_env=False, socket_options=_KEEPALIVE
+        )
+        return httpx2.AsyncClient(
+            base_url=self._url,
+            transport=transport,
+            trust_env=False,
+            timeout=_TIMEOUT,
+            headers={"Accept-Encoding": "identity"},
+        )
+
+    def _read_files(self) -> tuple[str | None, str | None]:
+        """Return the CA and the token, where they have files. Blocks."""
         token = None
         if self._token_file is not None:
             token = self._token_file.read_bytes().strip().decode("ascii", "replace")
             if not (token and token.isascii() and token.isprintable()):  # an error would show it
                 raise ApiError(NO_ANSWER, f"{self._token_file} has no token that can be sent")
-        if self._ca_file is None:
-            return None, token
-        with self._reading_ca:
-            stamp = self._ca_file.stat().st_mtime_ns
-            if self._ca is None or self._ca[0] != stamp:
-                # Not `create_default_context`, which refuses CAs without key identifier (Python
-                # 3.13).
-                tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                tls.load_verify_locations(self._ca_file)
-                self._ca = stamp, tls
-            return self._ca[1], token
+        ca = self._ca_file
+        return None if ca is None else ca.read_bytes().decode("ascii", "ignore"), token
 
 
 async def _parts(answer: httpx2.Response, end: bytes = b"") -> AsyncIterator[bytes]:

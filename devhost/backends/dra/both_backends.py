@@ -19,8 +19,7 @@ class BothBackends:
     def __init__(self, plugins: Backend, dra: DraBackend) -> None:
         self._plugins, self._dra, self.leave_after = plugins, dra, plugins.leave_after
         # Kubelet has one list of pods, and a resource one lock, whichever backend offers it.
-        self.pods, self.lock_of = plugins.pods, plugins.lock_of
-        self.locked_by_other, self.has_served = plugins.locked_by_other, plugins.has_served
+        self.pods, self.locks = plugins.pods, plugins.locks
 
     @property
     def restarts(self) -> int:
@@ -37,9 +36,9 @@ class BothBackends:
         def held_by_plugin() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:
                 return reason
-            if not self._plugins.has_served(resource.name):
+            if not self.locks.has_served(resource.name):
                 return None
-            if self._plugins.locked_by_other(resource.name):
+            if self.locks.locked_by_other(resource.name):
                 return _SERVED_BY_PLUGIN
             return None if hooks.holders_known() else _MAY_BE_HELD
 

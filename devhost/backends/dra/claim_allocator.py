@@ -1,12 +1,13 @@
 """Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimRecords, ResourceHandler
+from devhost.backends.backend import ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
+from devhost.backends.dra.publication import PoolOffer
+from devhost.backends.dra.recorded_claims import RecordedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
@@ -24,33 +25,21 @@ class HeldError(AllocationError):
     """A claim was given what another one has, which may have ended unnoticed."""
 
 
-class OfferedPool(Protocol):
-    """The pool of a resource: who answers for it, and its devices, healthy or not.
-
-    `ids` are those of which a claim for a device gets one, by the device's name, and `blocked` is
-    why none does yet: then none is offered.
-    """
-
-    handler: ResourceHandler
-    ids: Mapping[str, Sequence[OfferedId]]
-    blocked: str | None
-
-
-FindPool = Callable[[str], OfferedPool | None]
+FindPool = Callable[[str], PoolOffer | None]
 
 
 class ClaimAllocator:
     """Chooses and finds the devices of one driver's claims.
 
-    `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
-    resource, by whichever backend that is offered, and `records` returns the records.
+    `pool_of` returns the pool of a name, if DRA offers it here, and `handlers` has who answers for
+    its resource, by whichever backend that is offered.
     """
 
     def __init__(
         self,
         pool_of: FindPool,
         handlers: Mapping[str, ResourceHandler],
-        records: Callable[[], ClaimRecords],
+        records: RecordedClaims,
     ) -> None:
         self._pool_of, self._handlers, self._records = pool_of, handlers, records
 
@@ -62,7 +51,7 @@ class ClaimAllocator:
                 it.
         """
         devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
-        for record in self._records().by_id.values():
+        for record in self._records.of_all_drivers():
             if record.id != empty.id:
                 for device in record.devices:
                     if not device.admin:
@@ -98,7 +87,7 @@ class ClaimAllocator:
             for device in record.devices
         )
 
-    async def complete(self, record: ClaimRecord, kind: str, *, run_steps: bool) -> ClaimRecord:
+    async def complete(self, record: ClaimRecord, *, run_steps: bool) -> ClaimRecord:
         """Return the record of a claim with what its containers get, after its steps if they run.
 
         Raises:
@@ -114,28 +103,33 @@ class ClaimAllocator:
                 await handler.prepare(ids, fresh=True)
             edits = await handler.cdi_edits(allocation)
             brought[number] = Scope(edits, allocation.cdi_owners, handler.devices)
-        return claim_content.completed(record, kind, brought)
+        return claim_content.completed(record, self._records.kind, brought)
 
     # ── where the devices are now ──
 
-    async def renew(self, record: ClaimRecord, boot: str, *, is_running: bool) -> ClaimRecord:
+    async def renew(self, record: ClaimRecord, *, is_running: bool) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now.
 
-        Containers that are running keep the nodes that they have: then its devices are `moved`. In
-        the boot of the record, a node is where it was if nobody tells any longer where it is, as
-        the configuration has changed.
+        Containers that are running keep the nodes that they have: then devices that are elsewhere
+        are `moved`, and others as they were. In the boot of the record, a node is where it was if
+        nobody tells any longer where it is, as the configuration has changed.
 
         Raises:
             AllocationError: A node is not there.
         """
-        entries, devices = dict(record.entries), list[ClaimedDevice]()
+        boot, entries, devices = self._records.table.boot, dict(record.entries), []
         for number, device in enumerate(record.devices):
             entry_name = claim_content.own_entry(record.claim, number)
-            listed = self._find_device(device, boot)
-            numbers = claim_content.numbers(entries.get(entry_name, {}))
-            if entry_name in entries:
-                moved = self._locate_own(record, device, entries[entry_name], listed, boot)
-                entries[entry_name] = claim_content.with_nodes(entries[entry_name], moved)
+            entry, listed = entries.get(entry_name, {}), self._find_device(device, boot)
+            located: Mapping[str, CdiNode] = {}
+            if not is_running or (listed is not None and listed.is_present):
+                located = self._locate_own(record, device, entry, listed, boot)
+            present = claim_content.with_nodes(entry, located)
+            if is_running and claim_content.numbers(present) == claim_content.numbers(entry):
+                devices.append(device)
+                continue
+            if entry:
+                entries[entry_name] = present
             common = claim_content.common_entry(record.claim, device.scope)
             for name in (entry_name, common) if record.boot != boot else ():
                 if name in entries:
@@ -145,14 +139,12 @@ class ClaimAllocator:
                 if device.admin
                 else self._nodes(device, entries.get(entry_name, {}), listed, boot)
             )
-            if record.boot != boot and (rival := self._records().find_rival(record, device, nodes)):
+            if record.boot != boot and (
+                rival := self._records.table.find_rival(record, device, nodes)
+            ):
                 # In the boot before, both had the same name.
                 raise HeldError(f"{device.resource}: {device.device} was handed out as {rival}")
-            has_moved = numbers != claim_content.numbers(entries.get(entry_name, {}))
-            update = {
-                "nodes": nodes or device.nodes,
-                "moved": is_running and (device.moved or has_moved),
-            }
+            update = {"nodes": nodes or device.nodes, "moved": is_running}
             devices.append(device.model_copy(update=update))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 
@@ -241,14 +233,14 @@ class ClaimAllocator:
         located = {node["path"]: node for node in await handler.locate(specs)}
         return claim_content.with_nodes(entry, located)
 
-    def _pool(self, name: str) -> OfferedPool:
+    def _pool(self, name: str) -> PoolOffer:
         if (pool := self._pool_of(name)) is None:
             reason = "its resource is served by the device plugin here, or not at all"
             raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool
 
 
-def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], str]) -> OfferedId:
+def _free_id(pool: PoolOffer, result: Result, users: Mapping[tuple[str, str], str]) -> OfferedId:
     resource, ids = pool.handler.name, pool.ids.get(result.device, ())
     if not ids:
         reason = pool.handler.drain_reason or f"there is no device {result.device}"

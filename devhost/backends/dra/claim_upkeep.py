@@ -5,12 +5,10 @@ import logging
 from typing import Final
 
 from devhost.backends.backend import ClaimRecords
-from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_servicer import attempt
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
-from devhost.model.device import Snapshot
 from devhost.model.records import ClaimRecord
 from devhost.watch.threads import wait_at_most
 
@@ -28,50 +26,49 @@ class ClaimUpkeep:
     """
 
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
-        self._api, self._claims = api, claims
-        self._snapshots: dict[str, Snapshot] = {}  # by resource, that are to be compared
+        self._api, self._claims, self._records = api, claims, claims.records
+        self._resources: set[str] = set()  # that are to be compared
         self._scanned = asyncio.Event()
 
-    def compare(self, resource: str, snapshot: Snapshot) -> None:
+    def compare(self, resource: str) -> None:
         """Renew, soon, the records of this boot whose devices a scan has found elsewhere."""
-        self._snapshots[resource] = snapshot
+        self._resources.add(resource)
         self._scanned.set()
 
-    async def run(self, records: ClaimRecords) -> None:
+    async def run(self) -> None:
         """Renew and end records until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._renew_moved(records))
-            tasks.create_task(self._end_gone(records))
+            tasks.create_task(self._renew_moved())
+            tasks.create_task(self._end_gone())
 
-    async def _renew_moved(self, records: ClaimRecords) -> None:
+    async def _renew_moved(self) -> None:
         while True:
             await self._scanned.wait()
             self._scanned.clear()
-            snapshots, self._snapshots = self._snapshots, {}
-            for resource, snapshot in snapshots.items():
-                for record in self._claims.of_resource(resource):
-                    is_due = record.id in self._claims.unwritten  # the disk may have been full
-                    is_due = is_due or _has_moved(record, resource, snapshot)
-                    if is_due and record.boot == records.boot:
-                        await attempt("renewing", _name(record), self._claims.renew(record))
+            resources, self._resources = self._resources, set()
+            for record in [*self._records]:
+                if record.boot == self._records.table.boot and not resources.isdisjoint(
+                    record.resources
+                ):
+                    await attempt("renewing", ClaimName.of(record), self._claims.renew(record))
 
-    async def _end_gone(self, records: ClaimRecords) -> None:
+    async def _end_gone(self) -> None:
         """End the claims whose devices no pod has, and that have gone.
 
         They are looked for at start, hourly, when a claim was given what another one has, and all
         the time while a resource of theirs is not offered by DRA, as it may wait for them.
         """
-        clock = asyncio.get_running_loop().time
+        clock, table = asyncio.get_running_loop().time, self._records.table
         while True:
             self._claims.conflict.clear()
-            since, pending = clock(), [*self._claims.all_drivers()]
+            since, pending = clock(), [*self._records.of_all_drivers()]
             while pending and clock() < since + _CONFIRM_S:
-                for record in [record for record in pending if _is_unused(record, records, since)]:
+                for record in [record for record in pending if _is_unused(record, table, since)]:
                     pending.remove(record)
-                    if record.id in records.by_id and await self._is_gone(record):
+                    if record.id in table.by_id and await self._is_gone(record):
                         fields = {"claim": record.shown, "uid": record.claim}
                         _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
-                        await attempt("ending", _name(record), self._claims.end(record))
+                        await attempt("ending", ClaimName.of(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
             pause = _LOOK_S if self._claims.are_offered() else _POLL_S
             await wait_at_most(pause, self._claims.conflict.wait)
@@ -82,7 +79,7 @@ class ClaimUpkeep:
         Never because of an error.
         """
         try:
-            content = await self._api.call("GET", _name(record).path)
+            content = await self._api.call("GET", ClaimName.of(record).path)
             with reading_answer():
                 is_allocated = bool((content.get("status") or {}).get("allocation"))
                 return not is_allocated or bool(content["metadata"]["uid"] != record.claim)
@@ -90,25 +87,9 @@ class ClaimUpkeep:
             return error.status == 404
 
 
-def _has_moved(record: ClaimRecord, resource: str, snapshot: Snapshot) -> bool:
-    """Whether a device of a claim is there, with other numbers than those recorded."""
-    for number, device in enumerate(record.devices):
-        present = snapshot.devices.get(offered_id(device.id).device)
-        if device.resource == resource and present is not None and present.is_present:
-            name = claim_content.own_entry(record.claim, number)
-            recorded = claim_content.numbers(record.entries.get(name, {}))
-            if not recorded <= {*present.numbers.values()}:
-                return True
-    return False
-
-
-def _is_unused(record: ClaimRecord, records: ClaimRecords, since: float) -> bool:
+def _is_unused(record: ClaimRecord, table: ClaimRecords, since: float) -> bool:
     """Whether no pod has a device of a claim since a moment."""
     return all(
-        records.confirmed_free(device.resource, offered_id(device.id), since)
+        table.confirmed_free(device.resource, offered_id(device.id), since)
         for device in record.devices
     )
-
-
-def _name(record: ClaimRecord) -> ClaimName:
-    return ClaimName(record.namespace, record.name, record.claim)

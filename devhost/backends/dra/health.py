@@ -7,7 +7,7 @@ pkg/kubelet/cm/dra/manager.go, HandleWatchResourcesStream).
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import grpc
 
@@ -22,19 +22,10 @@ _TIMEOUT_S: Final = 120
 _TEXT_MAX: Final = 1000  # bytes
 
 
-class DeviceHealth(NamedTuple):
-    """The health of a device of a claim, and why; `is_healthy` is ``None`` where it is unknown."""
-
-    pool: str
-    device: str
-    is_healthy: bool | None
-    reason: str
-
-
 class HealthStreams(pb_grpc.DRAResourceHealthServicer):
     """Streams the health of devices; `list_health` returns that of all devices that claims have."""
 
-    def __init__(self, list_health: Callable[[], Sequence[DeviceHealth]]) -> None:
+    def __init__(self, list_health: Callable[[], Sequence[pb.DeviceHealth]]) -> None:
         self._list_health = list_health
         self._changed, self._are_ended = asyncio.Event(), asyncio.Event()
 
@@ -68,20 +59,23 @@ class HealthStreams(pb_grpc.DRAResourceHealthServicer):
         """Yield the health of all devices, after each change and from time to time."""
         ended, sent = self._are_ended, None
         while not ended.is_set():
-            changed, healths = self._changed, [*self._list_health()]
+            changed, healths = self._changed, self._list_health()
             if healths != sent:
-                yield pb.NodeWatchResourcesResponse(devices=map(_message, healths))
+                yield pb.NodeWatchResourcesResponse(devices=healths)
                 sent = healths
             await wait_at_most(_REPEAT_S, changed.wait)
             if not changed.is_set():
                 sent = None
 
 
-def _message(health: DeviceHealth) -> pb.DeviceHealth:
+def device_health(
+    pool: str, device: str, reason: str, *, is_healthy: bool | None
+) -> pb.DeviceHealth:
+    """Return the health of a device of a claim, and why; ``None`` if it is unknown."""
     healthy = {True: pb.HEALTHY, False: pb.UNHEALTHY, None: pb.UNKNOWN}
     return pb.DeviceHealth(
-        device=pb.DeviceIdentifier(pool_name=health.pool, device_name=health.device),
-        health=healthy[health.is_healthy],
+        device=pb.DeviceIdentifier(pool_name=pool, device_name=device),
+        health=healthy[is_healthy],
         health_check_timeout_seconds=_TIMEOUT_S,
-        message=printable(health.reason).encode()[:_TEXT_MAX].decode(errors="ignore"),
+        message=printable(reason).encode()[:_TEXT_MAX].decode(errors="ignore"),
     )

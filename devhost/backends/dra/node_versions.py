@@ -1,7 +1,7 @@
 """The node of this process: devices are published only if its Kubernetes is new enough."""
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from devhost.backends.dra.api_client import ApiClient, reading_answer
 from devhost.errors import DevhostError
@@ -9,8 +9,15 @@ from devhost.errors import DevhostError
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 
 
-async def read_node(api: ApiClient, node_name: str) -> tuple[str, str | None]:
-    """Return the UID of a node, and why its containers may not get devices, if so.
+class KubeNode(NamedTuple):
+    """A node: its UID, and why its containers may not get devices, if so."""
+
+    uid: str
+    warning: str | None
+
+
+async def read_node(api: ApiClient, node_name: str) -> KubeNode:
+    """Return a node as the API server has it.
 
     No API server is older than the kubelets of its nodes.
 
@@ -27,4 +34,5 @@ async def read_node(api: ApiClient, node_name: str) -> tuple[str, str | None]:
         least = ".".join(map(str, _LEAST))
         raise DevhostError(f"needs kubelet {least}, this node has {match[1]}")
     is_old = runtime.startswith("containerd://1.")
-    return uid, f"DRA needs containerd 2, this node has {runtime}" if is_old else None
+    warning = f"DRA needs containerd 2, this node has {runtime}" if is_old else None
+    return KubeNode(uid, warning)

@@ -8,6 +8,7 @@ a directory that is made again it learns when it starts.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -24,6 +25,7 @@ from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
 from devhost.backends.backend import run_together
 from devhost.backends.dra.health import SERVICES, HealthStreams
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.sockets import SERVER_OPTIONS, SOCKET_PATH_MAX, connect_error, start_server
 from devhost.watch.threads import run_in_thread, wait_at_most
 from devhost.watch.watcher import Watcher, follow_directory
@@ -31,7 +33,6 @@ from devhost.watch.watcher import Watcher, follow_directory
 _SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
-_LISTEN_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -39,8 +40,7 @@ class DriverSockets:
     """The places of a driver's sockets in kubelet's directory."""
 
     def __init__(self, kubelet_dir: Path, driver: str) -> None:
-        self.registry = kubelet_dir / "plugins_registry"
-        self.driver = driver
+        self.registry, self.driver = kubelet_dir / "plugins_registry", driver
 
     def fresh_path(self) -> Path:
         """Return where a server listens, hidden from kubelet by the dot until it is renamed."""
@@ -54,21 +54,15 @@ class DriverSockets:
             return None
         return f"a socket's path has {length} bytes, more than {SOCKET_PATH_MAX}"
 
-    async def remove_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.
 
-        One that has been made does not listen immediately.
+        Blocks. Those that are hidden may not listen yet.
         """
-        dead = await run_in_thread("dead sockets", self._dead)
-        await asyncio.sleep(_LISTEN_S)
-        for path in dead & await run_in_thread("dead sockets", self._dead):
-            path.unlink(missing_ok=True)
-
-    def _dead(self) -> set[Path]:
-        """Return the driver's sockets on which nobody listens. Blocks."""
-        name = re.compile(rf"\.?{re.escape(self.driver)}-[0-9a-f]{{8}}-reg\.sock")
-        paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
-        return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
+        name = re.compile(rf"{re.escape(self.driver)}-[0-9a-f]{{8}}-reg\.sock")
+        for path in self.registry.iterdir():
+            if name.fullmatch(path.name) and connect_error(path) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
 
 
 class Registrar(pb_grpc.RegistrationServicer):
@@ -82,12 +76,13 @@ class Registrar(pb_grpc.RegistrationServicer):
     def __init__(
         self,
         sockets: DriverSockets,
+        locks: ResourceLocks,
         servicer: dra_pb2_grpc.DRAPluginServicer,
         health: HealthStreams,
         on_change: Callable[[], None],
     ) -> None:
-        self.sockets, self._servicer, self._health = sockets, servicer, health
-        self._on_change = on_change
+        self.sockets, self._locks, self._on_change = sockets, locks, on_change
+        self._servicer, self._health = servicer, health
         self._refused = asyncio.Event()
         self._endpoint: Path | None = None  # while it is to be there
         self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
@@ -96,7 +91,7 @@ class Registrar(pb_grpc.RegistrationServicer):
 
     async def run(self, watcher: Watcher) -> None:
         """Serve until cancelled, with a fresh socket each time that one is refused or removed."""
-        await run_together(self._serve(), self._follow(watcher))
+        await run_together(self._serve(), self._follow(watcher), self._remove_dead_sockets())
 
     async def _serve(self) -> None:
         while True:
@@ -112,6 +107,14 @@ class Registrar(pb_grpc.RegistrationServicer):
             if self._endpoint is not None and not self._endpoint.exists():
                 self._set_problem(f"its socket was removed: {self._waiting}")
                 self._refused.set()
+
+    async def _remove_dead_sockets(self) -> None:
+        """Remove what instances that were killed have left, now and when one has freed a lock."""
+        while True:
+            freed = self._locks.freed
+            with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
+                await run_in_thread("dead sockets", self.sockets.remove_dead)
+            await freed.wait()
 
     async def _serve_until_refused(self, hidden: Path) -> None:
         visible = hidden.with_name(hidden.name.removeprefix("."))

@@ -1,7 +1,6 @@
-"""Kubelet's plugin directory, and its socket there, for all resources of a process."""
+"""kubelet.sock in kubelet's plugin directory, for all resources of a process."""
 
 import asyncio
-import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -12,18 +11,9 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import run_together
-from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
-from devhost.backends.deviceplugin.plugin_sockets import remove_dead_sockets
-from devhost.backends.podresources import PodResources
-from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.sockets import SocketIdentity, connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
-from devhost.watch.threads import run_in_thread, wait_at_most
-from devhost.watch.watcher import Watcher, follow_directory
 
-_POLL_S: Final = 5.0  # for sockets whose lock nobody waits for
-_CONCURRENT_MAX: Final = 32
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
 _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
@@ -33,54 +23,6 @@ _PROBLEMS: Final = {
     errno.ENOENT: f"{KUBELET_SOCKET} is not there",
     errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
 }
-
-
-class PluginDirectory:
-    """The plugin directory: `kubelet`, which has its socket there, and the `locks` of resources.
-
-    `concurrency` limits how many start a server or register at a time: if a thousand did, memory
-    would grow for good, and kubelet's calls would have to wait. `socket` is that of kubelet's
-    pod-resources.
-    """
-
-    def __init__(self, path: Path, socket: Path, leave_after: float = LEAVE_AFTER_S) -> None:
-        self.path, self.leave_after = path, leave_after
-        self.pods = PodResources(socket, path)
-        self.inflight_since = self.pods.inflight_since
-        self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
-        self.lock_of = self.locks.lock_of
-        self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
-
-    @property
-    def restarts(self) -> int:
-        """How often kubelet was another one than before."""
-        return self.kubelet.restarts
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.lock_of(resource) == "other"
-
-    def has_served(self, resource: str) -> bool:
-        """Whether pods may have devices of a resource by a device plugin of devhost."""
-        return self.locks.get(resource).has_served
-
-    async def run(self, watcher: Watcher, _records: object = None) -> None:
-        """Follow the directory; raise `BackendGoneError` if that was removed, and is a mount."""
-        await run_together(
-            self._follow(watcher), self._remove_dead_sockets(), self.locks.run(watcher)
-        )
-
-    async def _follow(self, watcher: Watcher) -> None:
-        async for _ in follow_directory(watcher, self.path):
-            self.kubelet.check()
-
-    async def _remove_dead_sockets(self) -> None:
-        """Remove what instances that were killed have left, now, regularly, and with a lock."""
-        while True:
-            freed = self.locks.freed
-            with contextlib.suppress(OSError):  # it is gone, or became read-only
-                await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
-            await wait_at_most(_POLL_S, freed.wait)
 
 
 class KubeletSocket:
