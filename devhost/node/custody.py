@@ -38,9 +38,9 @@ from devhost.model.records import (
 )
 from devhost.node.conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_keys
+from devhost.node.listings import Listing, Listings, owned_keys
 from devhost.node.pre_start import unknown_steps
-from devhost.node.record_ends import ListedResource, RecordEnds
+from devhost.node.record_ends import RecordEnds
 from devhost.node.record_files import RecordFiles
 from devhost.node.record_table import Holding, HoldingIndex, holdings
 from devhost.watch.threads import wait_at_most
@@ -58,14 +58,14 @@ class Custody:
     def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
         self._files, self._table = files, files.table
-        self._listings: dict[str, ListedResource] = {}
-        self._ends = RecordEnds(self._listings, holders, self._table.boot, backend.leave_after)
-        self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
+        self._listings = Listings()
+        self._ends = RecordEnds(self._listings, holders, backend, self._table.boot)
+        self._conflicts = Conflicts(self._table, self._listings, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a record may have ended, or be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
-        holders.on_change.append(self._rescan_withheld)  # the reason may be another one
+        holders.on_change.append(self._listings.rescan_withheld)  # the reason may be another one
         holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──
@@ -76,17 +76,17 @@ class Custody:
             resource.name: resource.overlap == "allow" for resource in resources
         }
         self._files.sync_soon()  # a resource may have another name now
-        self._rescan_withheld()  # a device may wait for one that shares its nodes now
+        self._listings.rescan_withheld()  # a device may wait for one that shares its nodes now
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
-        self._listings[name] = ListedResource(offered_ids, rescan)
+        self._listings[name] = Listing(offered_ids, rescan)
         self._due.set()
 
     def remove(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        if self._conflicts.listed_nodes.update(name, self._listings.pop(name).devices, {}):
-            self._rescan_withheld()
+        self._listings.set_devices(name, {})
+        del self._listings[name]
         self._due.set()
 
     async def reserved(self) -> Mapping[str, AbstractSet[str]]:
@@ -119,12 +119,8 @@ class Custody:
     def set_listed(self, resource: Resource, offered: Snapshot) -> None:
         """Set the devices in the list of a resource, as judged."""
         self._due.set()
-        listing = self._listings[resource.name]
-        former, listing.devices = listing.devices, offered.devices
-        listing.shared = resource.replicas > 1
-        listing.withheld = any(device.is_withheld for device in offered.devices.values())
-        if self._conflicts.listed_nodes.update(resource.name, former, offered.devices):
-            self._rescan_withheld()
+        is_shared = resource.replicas > 1
+        former = self._listings.set_devices(resource.name, offered.devices, shared=is_shared)
         for device in offered.devices.values() if self._table else ():
             if former.get(device.id) is not device:
                 self._follow(device, advertised_name(resource, device))
@@ -142,7 +138,7 @@ class Custody:
                 nodes = with_new_nodes(renewed, device, boot)
                 if nodes != handout.nodes:
                     self._files.set({handout.key: handout.model_copy(update={"nodes": nodes})})
-                    self._rescan_withheld()
+                    self._listings.rescan_withheld()
 
     # ── Allocate ──
 
@@ -239,17 +235,10 @@ class Custody:
 
         Returns in how many seconds there may be more, if nothing happens.
         """
-        locked_by_other = functools.cache(self._backend.locked_by_other)
-        free, pause = self._ends.find_free(self._table)
-        ended = {
-            handout.key: rest
-            for handout in free
-            if (rest := self._ends.rest(handout)) != handout
-            and not locked_by_other(handout.resource)
-        }
+        ended, pause = self._ends.find_ended(self._table)
         if ended:
             self._files.set(ended)
-            self._rescan_withheld()
+            self._listings.rescan_withheld()
         return pause
 
     def _record_held(self) -> None:
@@ -296,20 +285,14 @@ class Custody:
             for holding in holdings(record)
             for key in holding.node_keys(boot)
         }
-        for name in self._conflicts.listed_nodes.resources(keys):
+        for name in self._listings.resources(keys):
             self._listings[name].rescan()
-        self._rescan_withheld()
+        self._listings.rescan_withheld()
 
     def _report_holders(self) -> None:
         self._due.set()
         changed, self.holders_changed = self.holders_changed, asyncio.Event()
         changed.set()
-
-    def _rescan_withheld(self) -> None:
-        """Scan the resources again whose devices may be free now."""
-        for listing in self._listings.values():
-            if listing.withheld:
-                listing.rescan()
 
 
 def _renewed(handed: RecordedNode, device: HostDevice, boot: str) -> RecordedNode:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
 from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,28 @@ def holdings(record: Record) -> Iterator[Holding]:
             yield Holding(name, device.nodes, device.overlap, record.driver, record.shown)
 
 
+class Index(dict[K, dict[V, None]]):
+    """Values in order, by keys of which each has one."""
+
+    def add(self, key: K, value: V) -> None:
+        """Add a value of a key."""
+        self.setdefault(key, {})[value] = None
+
+    def remove(self, key: K, value: V) -> None:
+        """Remove a value of a key."""
+        values = self[key]
+        del values[value]
+        if not values:
+            del self[key]
+
+
 class HoldingIndex:
     """Holdings by node, and by name with the records of each, which may be several shares."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self._by_node: dict[str, dict[str, dict[Holding, None]]] = {}  # and by resource
-        self._by_name: dict[AdvertisedName, dict[Holding, set[RecordKey]]] = {}
+        self._by_node = Index[str, Holding]()
+        self._by_name: dict[AdvertisedName, Index[Holding, RecordKey]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_name)
@@ -54,45 +73,32 @@ class HoldingIndex:
     def __hash__(self) -> int:
         raise TypeError("it changes")
 
-    def resources(self, key: str) -> Iterable[str]:
-        """Return the resources of which pods were given a node, by one of its keys."""
+    def by_node(self, key: str) -> Iterable[Holding]:
+        """Return what pods were given of a node, by one of its keys."""
         return self._by_node.get(key, ())
-
-    def by_node(self, key: str, resource: str) -> Iterable[Holding]:
-        """Return what pods were given of a node as a device of a resource."""
-        return self._by_node.get(key, {}).get(resource, ())
 
     def by_name(self, name: AdvertisedName) -> Iterable[Holding]:
         """Return what pods were given of a device under a name."""
         return self._by_name.get(name, ())
 
-    def record_keys(self, name: AdvertisedName) -> Iterator[RecordKey]:
-        """Yield the keys of the records of a device under a name."""
-        return (key for keys in self._by_name.get(name, {}).values() for key in keys)
+    def record_keys(self, name: AdvertisedName) -> set[RecordKey]:
+        """Return the keys of the records of a device under a name."""
+        return {key for keys in self._by_name.get(name, {}).values() for key in keys}
 
     def add(self, holding: Holding, record_key: RecordKey) -> None:
         """Add what is held by a record."""
-        self._by_name.setdefault(holding.name, {}).setdefault(holding, set()).add(record_key)
+        self._by_name.setdefault(holding.name, Index()).add(holding, record_key)
         for key in holding.node_keys(self.boot):
-            by_resource = self._by_node.setdefault(key, {})
-            by_resource.setdefault(holding.name.resource, {})[holding] = None
+            self._by_node.add(key, holding)
 
     def remove(self, holding: Holding, record_key: RecordKey) -> None:
         """Remove what was held by a record."""
-        by_holding, resource = self._by_name[holding.name], holding.name.resource
-        by_holding[holding].discard(record_key)
-        if by_holding[holding]:
-            return
-        del by_holding[holding]
-        if not by_holding:
+        records = self._by_name[holding.name]
+        records.remove(holding, record_key)
+        if not records:
             del self._by_name[holding.name]
-        for key in holding.node_keys(self.boot):
-            by_resource = self._by_node[key]
-            del by_resource[resource][holding]
-            if not by_resource[resource]:
-                del by_resource[resource]
-            if not by_resource:
-                del self._by_node[key]
+        for key in holding.node_keys(self.boot) if holding not in records else ():
+            self._by_node.remove(key, holding)
 
 
 class RecordTable:
@@ -124,7 +130,7 @@ class RecordTable:
 
     def by_name(self, name: AdvertisedName) -> list[Record]:
         """Return the records of a device under a name."""
-        return [self._records[key] for key in {*self.index.record_keys(name)}]
+        return [self._records[key] for key in self.index.record_keys(name)]
 
     def has_nodes(self, name: AdvertisedName) -> bool:
         """Whether it is recorded which nodes a device under a name has."""

@@ -60,7 +60,7 @@ async def read(state: Path) -> set[Handout]:
 
 
 def held(file: RecordFiles, node_id: NodeId) -> set[Holding]:
-    return {holding for key in node_id.keys for holding in file.table.index.by_node(key, A)}
+    return {holding for key in node_id.keys for holding in file.table.index.by_node(key)}
 
 
 async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_late_refusal_is_recorded(tmp_path: Path, caplog: pytest.LogCaptur
     late = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
-        if A in second.table.index.resources("char 4:64"):
+        if A in {holding.name.resource for holding in second.table.index.by_node("char 4:64")}:
             raise AllocationError("taken")
         return [late]
 
@@ -261,7 +261,7 @@ async def test_records_of_a_newer_version_are_kept(tmp_path: Path, foreign: obje
     path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
     file, second = opened(tmp_path), handout("b", 65)
     await put(file, second)
-    assert [holding.name.device for holding in file.table.index.by_node("char 4:64", A)] == ["a"]
+    assert [holding.name.device for holding in file.table.index.by_node("char 4:64")] == ["a"]
     assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
     await end(file, second)
     assert json.loads(path.read_text())["records"] == [newer, foreign]
@@ -366,8 +366,8 @@ def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
     table = RecordTable(BOOT)
     shares = [handout(f"a::{number}").model_copy(update={"device": "a"}) for number in range(999)]
     table.apply({share.key: share for share in shares})
-    assert len([*table.index.by_node("char 4:64", A)]) == 1
+    assert len([*table.index.by_node("char 4:64")]) == 1
     table.apply({share.key: None for share in shares[1:]})
-    assert {*table.index.by_node("char 4:64", A)} == {*holdings(shares[0])}
+    assert {*table.index.by_node("char 4:64")} == {*holdings(shares[0])}
     table.apply({shares[0].key: None})
-    assert not table.index.resources("char 4:64")
+    assert not table.index.by_node("char 4:64")
