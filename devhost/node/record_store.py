@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,6 @@ from devhost.node.state_dir import (
     SUBDIRECTORIES,
     TOO_LARGE,
     directory_lock,
-    make_private,
     move_aside,
     read_state,
     write_atomically,
@@ -64,7 +63,7 @@ class Outcome(NamedTuple):
 
     current: Records  # of the process, with what others have changed
     failure: OSError | None = None  # why a file could not be read or written
-    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it); what it has kept from the files
+    unwritten: Collection[RecordKey] = ()  # which that has kept from the files
     damage: str | None = None  # what has become of a file that was damaged
 
 
@@ -90,12 +89,11 @@ class RecordStore:
 
     def __init__(self, directory: Path, lock_of: Callable[[str], LockState]) -> None:
         self.directory, self._lock_of = directory, lock_of
-        self.records: Records = {}  # of all files
-        self.own: set[str] = set()  # base names of files that only this process is known to write
+        self.records: Records = {}  # of all files, as the last update has left them
         self.was_kept = False  # there were records of device plugins at the first reading
         self._files: dict[str, _File] = {}  # by name below the directory
-        self._directories: Mapping[str, _Stamp | None] = {}
-        self._has_changed = False  # a file or directory, since the last update that has ended
+        self._files_left: Mapping[str, _File] = {}  # by the last update that has ended
+        self._directories: Mapping[str, _Stamp | None] = {}  # then
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""
@@ -109,7 +107,6 @@ class RecordStore:
         is written, which returns the records as they are then.
         """
         if not self._directories:  # the first update of this process
-            make_private(self.directory)
             self.was_kept = (self.directory / RECORDS).is_dir()
         lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
@@ -118,7 +115,11 @@ class RecordStore:
                 return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            if self._has_changed or self._is_damaged:
+            if (
+                self._files != self._files_left
+                or self._is_damaged
+                or self._identify_directories() != self._directories
+            ):
                 lost = self._find_lost(current)
                 damage = self._set_damaged_aside()
                 if changes := find_changes(self.records, {**self._all_records(), **lost}):
@@ -128,7 +129,7 @@ class RecordStore:
 
     def _end(self, outcome: Outcome) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
-        self._has_changed = False
+        self._files_left = dict(self._files)
         failures = (file.failure for file in self._files.values() if file.failure)
         return outcome._replace(failure=outcome.failure or next(failures, None))
 
@@ -147,34 +148,24 @@ class RecordStore:
 
     def _read(self) -> None:
         """Read the files that are not as they were."""
-        stamps: dict[str, _Stamp] = {}
+        files: dict[str, _File] = {}
         for directory in SUBDIRECTORIES:
-            stamps |= _list_files(self.directory, directory)
-        for name in self._files.keys() - stamps.keys():
-            del self._files[name]
-            self.own.discard(Path(name).name)
-            self._has_changed = True
-        for name, stamp in stamps.items():
-            former = self._files.get(name, _NO_FILE)
-            if former.stamp != stamp:
-                self._files[name] = self._read_file(name, stamp, former)
-                self.own.discard(Path(name).name)
-                self._has_changed = True
-        self._has_changed |= self._identify_directories() != self._directories
+            for name, stamp in _list_files(self.directory, directory).items():
+                file = self._files.get(name, _NO_FILE)
+                files[name] = file if file.stamp == stamp else self._read_file(name, stamp, file)
+        self._files = files
 
     def _read_file(self, name: str, stamp: _Stamp, former: _File) -> _File:
-        path = self.directory / name
         try:
-            raw = read_state(path)
+            raw = read_state(self.directory / name)
         except OSError as error:
             return replace(former, stamp=(), failure=error)
+        if raw is None:
+            return _File(stamp, former.records, damage=TOO_LARGE)
         try:
-            file = _parse(name, raw, stamp)
+            return _parse(name, raw, stamp)
         except (ValueError, RecursionError) as error:
-            return _File(stamp, former.records, damage=str(error))
-        if unknown := len(file.rest.get(RECORDS, ())):
-            _LOG.info("%s: %d records are of another version: they are kept", path, unknown)
-        return file
+            return _File(stamp, former.records, damage=f"damaged ({error})")
 
     def _find_lost(self, current: Records) -> dict[RecordKey, Record]:
         """Return the records that are in no file, but were not ended.
@@ -208,25 +199,22 @@ class RecordStore:
 
     # ── writing ──
 
-    def _write(
-        self, current: Records, lost: Records
-    ) -> tuple[OSError | None, dict[RecordKey, Record | None]]:
+    def _write(self, current: Records, lost: Records) -> tuple[OSError | None, list[RecordKey]]:
         """Change the files that this process may write, each as a whole.
 
         Returns why that failed, and what could not be changed.
         """
         by_file: dict[str, dict[RecordKey, Record | None]] = {}
-        present, failure = self._all_records() if self._has_changed else self.records, None
+        present, failure, unwritten = self._all_records(), None, list[RecordKey]()
         for key, record in find_changes(present, current).items():
             if key in lost or self._may_write(key, present):
                 by_file.setdefault(file_of(key), {})[key] = record
-        unwritten: dict[RecordKey, Record | None] = {}
         for name, changes in by_file.items():
             try:
                 self._write_file(name, changes)
             except OSError as error:
                 failure = error
-                unwritten |= changes
+                unwritten += changes
         if lost and not failure:
             _LOG.warning("%s: %d lost records are written again", self.directory, len(lost))
         return failure, unwritten
@@ -243,7 +231,6 @@ class RecordStore:
         path, file = self.directory / name, self._files.get(name, _NO_FILE)
         records = {**file.records, **changes}
         kept = {key: record for key, record in records.items() if record is not None}
-        self.own.add(path.name)
         if not kept and not file.rest.get(RECORDS):
             path.unlink(missing_ok=True)
             self._files.pop(name, None)
@@ -256,21 +243,15 @@ class RecordStore:
 # ── the content of a file ──
 
 
-def _parse(name: str, raw: bytes | None, stamp: _Stamp) -> _File:
-    """Return the records of a file; raise `ValueError` with the damage if it has one."""
-    if raw is None:
-        raise ValueError(TOO_LARGE)
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"damaged ({error})") from None
-    records, rest = list[Record](), list[Any]()
+def _parse(name: str, raw: bytes, stamp: _Stamp) -> _File:
+    """Return the records of a file; raise `ValueError` if it is damaged."""
+    content, records, rest = json.loads(raw), list[Record](), list[Any]()
     if name.startswith(CLAIMS) and isinstance(content, dict):
         with contextlib.suppress(ValidationError):  # then a newer version has written it
             records.append(ClaimRecord.model_validate(content, strict=False))
         return _File(stamp, {record.key: record for record in records})
     if not isinstance(content, dict) or not isinstance(content.get(RECORDS), list):
-        raise ValueError("damaged (no records)")  # noqa: TRY004 (of the content)
+        raise ValueError("no records")  # noqa: TRY004 (of the content)
     for entry in content[RECORDS]:
         try:
             fields = {**entry, "resource": content.get("resource")}

@@ -93,16 +93,6 @@ def directory_lock(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def make_private(directory: Path) -> None:
-    """Take a directory from others, if there is nothing in it but devhost's own files."""
-    with contextlib.suppress(OSError):  # it does not exist, or is read-only
-        status = directory.stat()
-        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
-            names = {path.name for path in directory.iterdir()}
-            if names <= {LOCK, LAST_GOOD, *SUBDIRECTORIES}:
-                directory.chmod(0o700)
-
-
 def write_atomically(path: Path, raw: bytes) -> None:
     """Replace a file atomically, in a directory whose `directory_lock` is held.
 

@@ -125,18 +125,12 @@ class ResolvedTargets:
 class Subscription:
     """The targets of one subscriber; none before it calls `watch`.
 
-    The callback is called when something may have changed in a directory that is watched, but for
-    entries whose name `ignores` is true of;
+    The callback is called when something may have changed in a directory that is watched;
     `polling_reason` says why a target cannot be watched and has to be polled; else it is empty.
     """
 
-    def __init__(
-        self,
-        watcher: "Watcher",
-        callback: Callable[[], None],
-        ignores: Callable[[str], bool] = lambda _name: False,
-    ) -> None:
-        self._watcher, self._callback, self.ignores = watcher, callback, ignores
+    def __init__(self, watcher: "Watcher", callback: Callable[[], None]) -> None:
+        self._watcher, self._callback = watcher, callback
         self._targets: frozenset[WatchTarget] = frozenset()
         self.uses: set[Use] = set()  # set by the watcher
         self._arranging: asyncio.Task[None] | None = None  # done when the watches are right
@@ -312,7 +306,7 @@ class Watcher:
                 is_lost = mask & (Flag.IN_IGNORED | Flag.IN_MOVE_SELF)
                 if is_lost or (use.entry and use.entry == name):
                     moved.add(subscription)
-                elif name and not use.entry and not subscription.ignores(name):
+                elif name and not use.entry:
                     extended = use.recursive and mask & Flag.IN_ISDIR
                     (moved if extended else concerned).add(subscription)
         for subscription in concerned | moved:
