@@ -22,7 +22,7 @@ from devhost.config.loader import Loaded, loads, read, unusable
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.node.state_dir import CLOSE_S, LastGoodConfig
+from devhost.node.state_dir import LastGoodConfig
 from devhost.watch.threads import (
     PATIENCE_S,
     BlockingCalls,
@@ -76,7 +76,6 @@ class ConfigFile:
         self._content: _Content | None = None  # checked last; ``None``: to be checked again
         self._due, self._requested = asyncio.Event(), False
         self._calls = BlockingCalls("config", serial=True)
-        self._saving: asyncio.Task[None] | None = None
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks.
@@ -124,33 +123,28 @@ class ConfigFile:
             while True:
                 # Standard input cannot be read twice.
                 healthy = self.file == "-" or await self._reload(subscription, apply)
-                is_saving = self._save_soon()
+                is_saving = self.last_good is not None and self.last_good.save_soon()
                 await wait_at_most(POLL_S if healthy and not is_saving else RETRY_S, self._due.wait)
                 if self.file == "-" and self._due.is_set():
                     _LOG.warning(_READ_ONCE)
                 self._due.clear()
         finally:
-            self._save_soon()
-            if self._saving is not None:
-                await asyncio.wait({self._saving}, timeout=CLOSE_S)
-                self._saving.cancel()
+            subscription.close()
+            if self.last_good is not None:
+                await self.last_good.close()
 
     async def _reload(self, subscription: Subscription, apply: Apply) -> bool:
         """Apply the content if it has changed; return whether it can be read and is watched."""
-        try:
-            watched = await self._watch(subscription)
-            # Read each time after it is watched, so no change is missed in between.
-            requested, self._requested = self._requested, False
-            content = await self._read_changed()
-            if content != self._content:
-                await self._apply(content, apply)
-            elif requested:
-                still = ", still invalid" if self.status.problems else ""
-                extra = {"fields": {"file": self.file}}
-                _LOG.info("configuration file unchanged%s", still, extra=extra)
-        except Exception:  # noqa: BLE001 (logged; the host goes on)
-            _LOG.exception("reading the configuration failed")
-            return False
+        watched = await self._watch(subscription)
+        # Read each time after it is watched, so no change is missed in between.
+        requested, self._requested = self._requested, False
+        content = await self._read_changed()
+        if content != self._content:
+            await self._apply(content, apply)
+        elif requested:
+            still = ", still invalid" if self.status.problems else ""
+            extra = {"fields": {"file": self.file}}
+            _LOG.info("configuration file unchanged%s", still, extra=extra)
         return watched and self._content is not None and not self._content.failure
 
     async def _watch(self, subscription: Subscription) -> bool:
@@ -217,15 +211,6 @@ class ConfigFile:
     def _set_unsaved(self, raw: bytes) -> None:
         if self.last_good is not None:
             self.last_good.unsaved = raw
-
-    def _save_soon(self) -> bool:
-        """Save the newest content in force; return whether it is not saved yet."""
-        copy = self.last_good
-        if copy is None or copy.unsaved is None:
-            return False
-        if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(copy.save(), name="save config")
-        return True
 
     def not_applied(self, error: Exception) -> None:
         """Reject the file because of a bug of devhost, and try it again soon."""

@@ -143,7 +143,7 @@ class RecordFiles:
 
     def sync_soon(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
-        if self._store is not None and self._next is None:
+        if self._store is not None and (self._next is None or self._next.done()):
             self._next = asyncio.create_task(self._attempt(self._store), name="state")
 
     async def sync(self, within: float) -> str | None:

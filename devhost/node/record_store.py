@@ -25,7 +25,6 @@ from devhost.node.state_dir import (
     CLAIMS,
     RECORDS,
     SUBDIRECTORIES,
-    TOO_LARGE,
     directory_lock,
     move_aside,
     read_state,
@@ -74,7 +73,7 @@ class _File:
     stamp: _Stamp = ()  # differs from one file to the next
     records: Records = field(default_factory=dict)  # from before, if it cannot be read now
     rest: Mapping[str, Any] = field(default_factory=dict)  # written by a newer version
-    damage: str | None = None  # why it is to be moved aside
+    damage: Exception | None = None  # why it is to be moved aside
     failure: OSError | None = None  # why it could not be read
 
 
@@ -157,15 +156,11 @@ class RecordStore:
 
     def _read_file(self, name: str, stamp: _Stamp, former: _File) -> _File:
         try:
-            raw = read_state(self.directory / name)
+            return _parse(name, read_state(self.directory / name), stamp)
         except OSError as error:
             return replace(former, stamp=(), failure=error)
-        if raw is None:
-            return _File(stamp, former.records, damage=TOO_LARGE)
-        try:
-            return _parse(name, raw, stamp)
         except (ValueError, RecursionError) as error:
-            return _File(stamp, former.records, damage=f"damaged ({error})")
+            return _File(stamp, former.records, damage=error)
 
     def _find_lost(self, current: Records) -> dict[RecordKey, Record]:
         """Return the records that are in no file, but were not ended.

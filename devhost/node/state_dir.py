@@ -3,6 +3,7 @@
 They are replaced atomically under the directory's lock.
 """
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -22,7 +23,6 @@ LOCK: Final = "lock"
 RECORDS: Final = "records"
 CLAIMS: Final = "claims"
 SUBDIRECTORIES: Final = (RECORDS, CLAIMS)
-TOO_LARGE: Final = f"larger than {STATE_BYTES_MAX >> 20} MiB"
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
@@ -43,16 +43,17 @@ class LastGoodConfig:
         self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
         self.unsaved: bytes | None = None  # the content to be saved
         self.problem: str | None = None  # why it could not be
+        self._saving: asyncio.Task[None] | None = None
 
     def read(self) -> bytes | None:
         """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
         try:
-            raw = read_state(self.path)
+            return read_state(self.path)
+        except ValueError as error:
+            move_aside(self.path, error)
         except FileNotFoundError:
-            return None
-        if raw is None:
-            move_aside(self.path, TOO_LARGE)
-        return raw
+            pass
+        return None
 
     def write(self, raw: bytes) -> None:
         """Replace the copy; raise `OSError` if it cannot be written."""
@@ -62,8 +63,20 @@ class LastGoodConfig:
         with directory_lock(self.path.parent):
             write_atomically(self.path, raw)
 
-    async def save(self) -> None:
-        """Save what is unsaved; `problem` says why that fails."""
+    def save_soon(self) -> bool:
+        """Save what is unsaved; return whether there is anything."""
+        if self.unsaved is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.create_task(self._save(), name="save config")
+        return self.unsaved is not None
+
+    async def close(self) -> None:
+        """Save what is unsaved, at most `CLOSE_S`."""
+        self.save_soon()
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=CLOSE_S)
+            self._saving.cancel()
+
+    async def _save(self) -> None:
         problem = None
         try:
             while (raw := self.unsaved) is not None:
@@ -109,20 +122,22 @@ def write_atomically(path: Path, raw: bytes) -> None:
         os.close(directory)
 
 
-def read_state(path: Path) -> bytes | None:
-    """Return the content of a file, ``None`` if it is too large; raise `OSError`."""
+def read_state(path: Path) -> bytes:
+    """Return the content of a file; raise `OSError`, or `ValueError` if it is too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         raw = stream.read(STATE_BYTES_MAX + 1)
-    return raw if len(raw) <= STATE_BYTES_MAX else None
+    if len(raw) > STATE_BYTES_MAX:
+        raise ValueError(f"larger than {STATE_BYTES_MAX:,} bytes")
+    return raw
 
 
-def move_aside(path: Path, why: str) -> str:
+def move_aside(path: Path, damage: Exception) -> str:
     """Rename a file that is damaged, or none of devhost's; log a message of it and return it."""
-    damaged = path.replace(path.with_name(f"{path.name}.damaged"))
-    message = f"{path} was {why}: moved to {damaged}"
+    aside = path.replace(path.with_name(f"{path.name}.damaged"))
+    message = f"{path} was damaged ({damage}): moved to {aside}"
     _LOG.warning("%s", message)
     return message
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import queue
 import threading
 from collections import defaultdict
@@ -194,10 +193,10 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     raised = "check failed: checking failed: ZeroDivisionError('oops')"
     assert bench.reasons() == {"a": raised, "b": None}
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EAGAIN, "no thread can be started")
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads._POOL, "submit", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     bench.watch(scanner(interval="1h"), device("a"), device("b"), device("c"))
     await bench.until_reason("c", "check failed: no thread can be started")
 

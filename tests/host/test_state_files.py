@@ -1,5 +1,6 @@
 """Files that are replaced atomically, also by two instances."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def test_state_file_that_is_too_large_is_moved_aside(
     assert good.read() is None
     aside = Path(f"{good.path}.damaged")
     assert aside.stat().st_size == 101
-    assert f"{good.path} was larger than 16 MiB: moved to {aside}" in caplog.messages
+    assert f"{good.path} was damaged (larger than 100 bytes): moved to {aside}" in caplog.messages
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
@@ -64,11 +65,13 @@ def test_state_file_irregular_is_refused(tmp_path: Path, make: Callable[[Path], 
         run_in_time(good.read, PATIENCE)
 
 
-async def test_state_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_state_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     """Another user who can open the lock can hold it, and then nothing is recorded."""
     record = Handout(resource="a.b/c", id="d", device="d", nodes=(), overlap=False)
-    tmp_path.chmod(0o755)
-    files = RecordFiles(tmp_path, lambda _resource: "ours")
-    assert await files.give(lambda: [record], PATIENCE) is None
+
+    async def give() -> str | None:
+        return await RecordFiles(tmp_path, lambda _: "ours").give(lambda: [record], PATIENCE)
+
+    assert asyncio.run(give()) is None
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {"lock": 0o600, "records": 0o700, "a.b_c.json": 0o600}

@@ -41,8 +41,8 @@ _SLOW_S = 1.5 * LEAVE_AFTER_S
 _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.15  # its API server may be away for longer than devhost waits
 _JUST_S = LEAVE_AFTER_S / 12
-# The loop's, grpc's, and those that wait for short work.
-_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
+# The loop's and grpc's.
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")
 
 
 @dataclass
