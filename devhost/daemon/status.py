@@ -125,13 +125,13 @@ def _readiness(served: ServedResource) -> Json:
 
 
 def _troubles(host: Host, shown: Json) -> Iterator[str]:
-    config, holders, handouts = shown["config"], host.parts.holders, host.parts.records
+    config, holders, records = shown["config"], host.parts.holders, host.parts.records
     if holders.unavailable_reason:
         yield f"pod-resources unavailable: {holders.unavailable_reason}"
-    if handouts.problem:
-        yield f"cannot save allocated devices: {handouts.problem}"
-    if handouts.damage is not None:
-        yield handouts.damage
+    if records.problem:
+        yield f"cannot save allocated devices: {records.problem}"
+    if records.damage is not None:
+        yield records.damage
     yield from _dra_troubles(host)
     if config is not None:
         if config["problems"]:

@@ -16,11 +16,10 @@ from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.node.record_store import Records, RecordStore, find_changes
 from devhost.node.record_table import RecordTable
-from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
+from devhost.node.state_dir import CLOSE_S, log_transition
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
-from devhost.watch.watcher import Subscription, Watcher, WatchTarget
+from devhost.watch.watcher import Watcher, follow_directory
 
-POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -163,15 +162,9 @@ class RecordFiles:
 
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""
-        subscription = Subscription(watcher, self.sync_soon)
-        try:
-            while (store := self._store) is not None:
-                targets = {WatchTarget(str(store.directory / name)) for name in (RECORDS, CLAIMS)}
-                await subscription.watch(frozenset(targets))
+        if self._store is not None:
+            async for _ in follow_directory(watcher, self._store.directory, recursive=True):
                 self.sync_soon()
-                await asyncio.sleep(POLL_S)
-        finally:
-            subscription.close()
 
     async def close(self) -> None:
         """Write what has changed, and nothing more."""

@@ -315,7 +315,9 @@ class Watcher:
             subscription.refresh()
 
 
-async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[None]:
+async def follow_directory(
+    watcher: Watcher, directory: Path, *, recursive: bool = False
+) -> AsyncGenerator[None]:
     """Yield when a directory is watched, which may be missing, and when it may have changed.
 
     Raises:
@@ -326,7 +328,7 @@ async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[
     try:
         while True:
             changed.clear()
-            await subscription.watch(frozenset({WatchTarget(str(directory))}))
+            await subscription.watch(frozenset({WatchTarget(str(directory), recursive)}))
             if await run_in_thread("watch", lambda: _is_removed(directory)):
                 raise BackendGoneError(f"{directory} was removed")
             yield

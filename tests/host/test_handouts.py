@@ -18,6 +18,7 @@ from devhost.node import record_files, record_store, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
 from devhost.node.record_store import RecordStore
 from devhost.node.record_table import Holding, RecordTable, holdings
+from devhost.watch import watcher
 from devhost.watch.watcher import Watcher
 from tests.support.daemon import until
 from tests.support.devices import node, token
@@ -105,14 +106,14 @@ async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: P
 
 
 async def test_files_of_others_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_files, "POLL_S", 3600.0)
+    monkeypatch.setattr(watcher, "_POLL_S", 3600.0)
     ours = RecordFiles(tmp_path, lambda resource: "ours" if resource == A else "other")
     rival = RecordFiles(tmp_path, lambda resource: "other" if resource == A else "ours")
     first, second = handout(), handout("b", resource="example.com/b")
     await put(ours, first)
     await put(rival, second)
-    async with Watcher() as watcher:
-        following = asyncio.create_task(ours.follow(watcher))
+    async with Watcher() as watching:
+        following = asyncio.create_task(ours.follow(watching))
         await until(lambda: second in ours.table)
         await end(rival, second)
         await until(lambda: second not in ours.table)
