@@ -46,9 +46,8 @@ from devhost.node.record_table import Holding, HoldingIndex, holdings
 from devhost.watch.threads import wait_at_most
 
 _TICK_S: Final = 0.5  # at least, between two looks for records that have ended
-_WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
-_WRITE_S: Final = 0.1  # of it, for the latter at least
-_STEPS_S: Final = 1.0  # for the latter, where it fails without
+_WAIT_S: Final = 0.25  # an Allocate waits for the state directory
+_STEPS_S: Final = 1.0  # where it fails without
 _LOAD_S: Final = 2.0
 
 
@@ -149,12 +148,10 @@ class Custody:
         ids: Sequence[OfferedId],
         *,
         steps: Steps = "none",
-        waited: float = 0.0,
     ) -> None:
         """Record that IDs of devices are handed out, before a container has them.
 
-        It waits at most 0.25 s for a slow disk, and a second if there are steps, less those that
-        the call has `waited` before.
+        It waits at most 0.25 s for a slow disk, and a second if there are steps.
 
         Raises:
             AllocationError: A node was handed out under another name, or it could not be written
@@ -168,7 +165,6 @@ class Custody:
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
         self._ends.handed_out(handouts)
-        within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
 
         def check() -> Sequence[Handout]:
             self._conflicts.refuse(resource, chosen)
@@ -176,7 +172,7 @@ class Custody:
                 raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
-        problem = await self._files.give(check, within)
+        problem = await self._files.give(check, _WAIT_S if steps == "none" else _STEPS_S)
         if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")

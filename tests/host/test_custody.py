@@ -88,11 +88,9 @@ class CustodyFixture(Custody):
     def recorded(self) -> set[str]:
         return {f"{handout.id} {handout.steps}" for handout in self.file.table}
 
-    async def give(
-        self, declared: Resource, *offers: HostDevice, steps: Steps = "none", waited: float = 0.0
-    ) -> None:
+    async def give(self, declared: Resource, *offers: HostDevice, steps: Steps = "none") -> None:
         by_id = {device.id: device for device in offers}
-        await self.hand_out(declared, by_id, offered(*by_id), steps=steps, waited=waited)
+        await self.hand_out(declared, by_id, offered(*by_id), steps=steps)
 
 
 def published(custody: Custody, declared: Resource, *offers: HostDevice) -> list[str | None]:
@@ -213,10 +211,10 @@ async def test_claims_may_overlap(tmp_path: Path, former: str, later: str, decla
 
 
 async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
-    """An Allocate does not fail for that, nor wait long, together with what it has waited."""
+    """An Allocate does not fail for that, nor wait long."""
     custody = CustodyFixture(tmp_path)
     with directory_lock(tmp_path):
-        await custody.give(resource(A), device("a"), waited=60.0)
+        await custody.give(resource(A), device("a"))
     assert await custody.file.sync(60) is None
     assert A in (tmp_path / "records/example.com_a.json").read_text()
 

@@ -208,7 +208,6 @@ async def test_what_was_given_late_is_written_before_another_instance_serves_it(
     """Only who has the lock of a resource writes its records."""
     monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)  # kubelet's list would tell, too
     monkeypatch.setattr("devhost.node.custody._WAIT_S", 0.0)
-    monkeypatch.setattr("devhost.node.custody._WRITE_S", 0.0)
     saving, flush, locks = asyncio.Event(), RecordFiles.flush, list[LockState]()
 
     async def save(files: RecordFiles) -> None:
