@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from devhost import __version__
+from devhost.custody.holders import Holders
+from devhost.custody.record_store import file_of
 from devhost.devices.dry_run import ResourceReport, mistakes
 from devhost.model.device import Cause, Snapshot
 from devhost.model.resource_state import State
 from devhost.node.config_file import ConfigFile
-from devhost.node.holders import Holders
 from devhost.node.node import Host
 from devhost.node.reconciler import POLL_S
-from devhost.node.record_store import file_of
 from devhost.node.resource import ServedResource, is_registered
 from devhost.observe import logs
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits, device_node, owned_edits
 from devhost.allocation.host_paths import HostPaths
+from devhost.custody.custody import Custody
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -17,7 +18,6 @@ from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import text_hash
 from devhost.model.records import RecordedNodes, Steps
-from devhost.node.custody import Custody
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most

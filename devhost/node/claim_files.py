@@ -4,12 +4,12 @@ import functools
 from collections.abc import Callable, Mapping
 
 from devhost.backends.share_ids import offered_id
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.node.cdi_files import CdiFiles
-from devhost.node.holders import Holders
-from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
 

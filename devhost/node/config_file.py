@@ -19,10 +19,17 @@ from typing import Final, NamedTuple, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import Loaded, loads, read, unusable
+from devhost.custody.state_dir import (
+    CLOSE_S,
+    directory_lock,
+    log_transition,
+    move_aside,
+    read_state,
+    write_atomically,
+)
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.node.state_dir import LastGoodConfig
 from devhost.watch.threads import (
     PATIENCE_S,
     BlockingCalls,
@@ -34,6 +41,7 @@ from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
 
+LAST_GOOD: Final = "last-good.yaml"
 POLL_S: Final = 30.0  # in case an event is missed, as for sources
 RETRY_S: Final = 2.0  # while the file cannot be read, or its copy not be saved
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
@@ -65,6 +73,59 @@ class _Content(NamedTuple):
 
     raw: bytes = b""
     failure: str = ""
+
+
+class LastGoodConfig:
+    """The copy of the configuration that was applied last, for a start with an invalid file."""
+
+    def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
+        self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
+        self.unsaved: bytes | None = None  # the content to be saved
+        self.problem: str | None = None  # why it could not be
+        self._saving: asyncio.Task[None] | None = None
+
+    def read(self) -> bytes | None:
+        """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
+        try:
+            return read_state(self.path)
+        except ValueError as error:
+            move_aside(self.path, error)
+        except FileNotFoundError:
+            pass
+        return None
+
+    def write(self, raw: bytes) -> None:
+        """Replace the copy; raise `OSError` if it cannot be written."""
+        with contextlib.suppress(OSError):  # it may be replaced all the same
+            if self.read() == raw:
+                return
+        with directory_lock(self.path.parent):
+            write_atomically(self.path, raw)
+
+    def save_soon(self) -> bool:
+        """Save what is unsaved; return whether there is anything."""
+        if self.unsaved is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.create_task(self._save(), name="save config")
+        return self.unsaved is not None
+
+    async def close(self) -> None:
+        """Save what is unsaved, at most `CLOSE_S`."""
+        self.save_soon()
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=CLOSE_S)
+            self._saving.cancel()
+
+    async def _save(self) -> None:
+        problem = None
+        try:
+            while (raw := self.unsaved) is not None:
+                write = functools.partial(self.write, raw)
+                await self._calls.run(write, patience=PATIENCE_S)
+                if self.unsaved is raw:  # else there is a newer one
+                    self.unsaved = None
+        except OSError as error:
+            problem = f"{self.path}: {error.strerror}"
+        self.problem = log_transition("the last good configuration", self.problem, problem)
 
 
 class ConfigFile:

@@ -23,6 +23,8 @@ from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
+from devhost.custody.custody import unknown_steps
+from devhost.custody.record_files import RecordFiles
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs import command
 from devhost.hostfs.files import HostFiles, pinned_path
@@ -33,7 +35,6 @@ from devhost.model.device import FileKind, HostDevice
 from devhost.model.names import printable
 from devhost.model.records import Handout
 from devhost.model.template import Template
-from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import BlockingCalls
 
 T = TypeVar("T")
@@ -158,14 +159,6 @@ class PreStart:
             if handout.steps == "pending":
                 pending.append(handout)
         return pending
-
-
-def unknown_steps(device_id: str) -> str:
-    """Return why a container must not start with a device of which no record tells the steps."""
-    return (
-        f"cannot tell whether {_list_devices([device_id])} was prepared (no record of its "
-        "allocation): delete the pod to get a fresh device"
-    )
 
 
 def _list_devices(ids: Iterable[str]) -> str:

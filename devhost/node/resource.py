@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.backends.backend import Backend, ResourceHooks
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
 from devhost.devices.scan import Scanner, for_new_spec
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler, ResourceScan
-from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import ResourceStatus
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from devhost.custody.record_files import RecordFiles
 from devhost.model.records import ClaimedDevice, ClaimRecord
-from devhost.node.record_files import RecordFiles
 from tests.host.test_custody import A, B, CustodyFixture, FakeHolders, device, published, resource
 
 

@@ -24,10 +24,9 @@ from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status
-from devhost.node.config_file import ConfigFile
+from devhost.node.config_file import ConfigFile, LastGoodConfig
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
-from devhost.node.state_dir import LastGoodConfig
 from tests.support.daemon import until
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
@@ -46,7 +45,7 @@ FAILING, OTHER = "example.com/failing", "example.com/other"
 QUICK: Final = {
     "devhost.node.tasks.CRASH_PAUSE_S": 0.05,
     "devhost.node.config_file.RETRY_S": 0.05,
-    "devhost.node.holders.POLL_S": 0.05,
+    "devhost.custody.holders.POLL_S": 0.05,
     "devhost.backends.deviceplugin.registration._FAILURE_PAUSE_S": 0.05,
     "devhost.backends.deviceplugin.registration.END_TIMEOUT_S": 0.2,
     "devhost.backends.deviceplugin.directory._POLL_S": 0.1,

@@ -9,18 +9,18 @@ import pytest
 
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.custody import custody as custody_module
+from devhost.custody import record_files
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.state_dir import directory_lock
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
 from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
-from devhost.node import custody as custody_module
-from devhost.node import record_files
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
-from devhost.node.record_files import RecordFiles
-from devhost.node.state_dir import directory_lock
 from tests.support import devices
 from tests.support.devices import missing, reasons, snapshot
 from tests.support.offered import offered

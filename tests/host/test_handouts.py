@@ -11,13 +11,13 @@ from unittest.mock import patch
 import pytest
 
 from devhost.backends.backend import LockState
+from devhost.custody import record_files, record_store, state_dir
+from devhost.custody.record_files import RecordFiles, boot_id
+from devhost.custody.record_store import RecordStore
+from devhost.custody.record_table import Holding, RecordTable, holdings
 from devhost.errors import AllocationError
 from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
-from devhost.node import record_files, record_store, state_dir
-from devhost.node.record_files import RecordFiles, boot_id
-from devhost.node.record_store import RecordStore
-from devhost.node.record_table import Holding, RecordTable, holdings
 from devhost.watch import watcher
 from devhost.watch.watcher import Watcher
 from tests.support.daemon import until

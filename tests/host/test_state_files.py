@@ -10,10 +10,11 @@ from threading import Barrier
 
 import pytest
 
+from devhost.custody import state_dir
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.state_dir import directory_lock, write_atomically
 from devhost.model.records import Handout
-from devhost.node import state_dir
-from devhost.node.record_files import RecordFiles
-from devhost.node.state_dir import LastGoodConfig, directory_lock, write_atomically
+from devhost.node.config_file import LastGoodConfig
 from devhost.watch.threads import run_in_time
 from tests.support.daemon import PATIENCE
 

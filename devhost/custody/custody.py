@@ -2,7 +2,7 @@
 
 Two facts speak against a device: kubelet may still allocate a node of it under another name, and a
 pod may have the node under that name. What was allocated is recorded before Allocate is answered
-(`devhost.node.record_files`). All instances of devhost on the machine share the records: of two
+(`devhost.custody.record_files`). All instances of devhost on the machine share the records: of two
 that hand out one node, the second is refused.
 
 What is not allocated is not recorded. Under a second name of this process it waits only until the
@@ -22,6 +22,12 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.backends.backend import Backend, OfferedIds
+from devhost.custody.conflicts import Conflicts, Rivals, advertised_name
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listing, Listings, owned_keys
+from devhost.custody.record_ends import RecordEnds
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.record_table import Holding, HoldingIndex, holdings
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -36,13 +42,6 @@ from devhost.model.records import (
     nodes_of,
     with_new_nodes,
 )
-from devhost.node.conflicts import Conflicts, Rivals, advertised_name
-from devhost.node.holders import Holders
-from devhost.node.listings import Listing, Listings, owned_keys
-from devhost.node.pre_start import unknown_steps
-from devhost.node.record_ends import RecordEnds
-from devhost.node.record_files import RecordFiles
-from devhost.node.record_table import Holding, HoldingIndex, holdings
 from devhost.watch.threads import wait_at_most
 
 _TICK_S: Final = 0.5  # at least, between two looks for records that have ended
@@ -301,3 +300,11 @@ def _renewed(handed: RecordedNode, device: HostDevice, boot: str) -> RecordedNod
     keys = handed.keys(boot)
     nodes = (node.id for node in device.owned_nodes if not keys.isdisjoint(node.id.keys))
     return next((RecordedNode.of(node_id, boot) for node_id in nodes), handed)
+
+
+def unknown_steps(device_id: str) -> str:
+    """Return why a container must not start with a device of which no record tells the steps."""
+    return (
+        f"cannot tell whether device {device_id} was prepared (no record of its "
+        "allocation): delete the pod to get a fresh device"
+    )

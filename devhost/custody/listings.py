@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from devhost.backends.backend import OfferedIds
+from devhost.custody.record_table import Index
 from devhost.model.advertised import AdvertisedName
 from devhost.model.device import HostDevice
-from devhost.node.record_table import Index
 
 _Devices = Mapping[str, HostDevice]
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from devhost.backends.backend import Backend
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listings, owned_keys, present_keys
+from devhost.custody.record_table import Holding, HoldingIndex, RecordTable
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.node.holders import Holders
-from devhost.node.listings import Listings, owned_keys, present_keys
-from devhost.node.record_table import Holding, HoldingIndex, RecordTable
 
 
 class Conflicts:

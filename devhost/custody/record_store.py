@@ -19,9 +19,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from devhost.backends.backend import LockState
-from devhost.model.names import text_hash
-from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
-from devhost.node.state_dir import (
+from devhost.custody.state_dir import (
     CLAIMS,
     RECORDS,
     SUBDIRECTORIES,
@@ -30,6 +28,8 @@ from devhost.node.state_dir import (
     read_state,
     write_atomically,
 )
+from devhost.model.names import text_hash
+from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
 
 Records = Mapping[RecordKey, Record]
 _Stamp = tuple[int, ...]

@@ -1,7 +1,7 @@
 """The records of what pods were given, which all instances on the machine keep in files.
 
 What is given is written under the lock of the state directory, after what other instances have
-given was read, and after a check beside that (`devhost.node.record_store`).
+given was read, and after a check beside that (`devhost.custody.record_store`).
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from devhost.backends.backend import LockState
+from devhost.custody.record_store import Records, RecordStore, find_changes
+from devhost.custody.record_table import RecordTable
+from devhost.custody.state_dir import CLOSE_S, log_transition
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
-from devhost.node.record_store import Records, RecordStore, find_changes
-from devhost.node.record_table import RecordTable
-from devhost.node.state_dir import CLOSE_S, log_transition
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
 from devhost.watch.watcher import Watcher, follow_directory
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.backends.backend import Backend
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listing, Listings, present_keys
 from devhost.model.device import HostDevice
 from devhost.model.records import Changes, Handout, RecordKey
-from devhost.node.holders import Holders
-from devhost.node.listings import Listing, Listings, present_keys
 
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
