@@ -157,12 +157,13 @@ class Custody:
                 that there are steps to run.
         """
         chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
+        table = self._table
         overlap = resource.overlap == "allow"
         handouts = [
-            self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
+            table.renew(resource.name, offered.id, devices[offered.device], overlap, steps)
             for offered in ids
         ]
-        new = [handout for handout in handouts if handout not in self._table or steps != "none"]
+        new = [handout for handout in handouts if handout not in table or steps != "none"]
         self._ends.handed_out(handouts)
 
         def check() -> Sequence[Handout]:
@@ -172,7 +173,7 @@ class Custody:
             return new
 
         problem = await self._files.give(check, _WAIT_S if steps == "none" else _STEPS_S)
-        if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
+        if steps != "none" and any(table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
 
@@ -190,29 +191,6 @@ class Custody:
         if holds and resource.pre_start and claim not in recorded:
             raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
         return nodes_of(device, self._table.boot)
-
-    def _handout(
-        self,
-        resource: str,
-        advertised_id: str,
-        device: HostDevice,
-        overlap: bool,
-        steps: Steps | None = None,
-    ) -> Handout:
-        """Return the record of an ID.
-
-        Nodes that it had before stay; so do its steps, without others.
-        """
-        former = self._table.find((resource, advertised_id))
-        nodes = (*(former.nodes if former else ()), *nodes_of(device, self._table.boot))
-        return Handout(
-            resource=resource,
-            id=advertised_id,
-            device=device.id,
-            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
-            overlap=overlap,
-            steps=steps or (former.steps if former else "none"),
-        )
 
     # ── records that are missing, and the end of records ──
 
@@ -257,7 +235,7 @@ class Custody:
                     unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
             elif device is not None and not self._backend.locked_by_other(name.resource):
                 handouts = [
-                    self._handout(name.resource, offered.id, device, overlap) for offered in ids
+                    self._table.renew(name.resource, offered.id, device, overlap) for offered in ids
                 ]
                 if new := [handout for handout in handouts if handout not in self._table]:
                     self._files.set({handout.key: handout for handout in new})

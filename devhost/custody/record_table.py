@@ -6,7 +6,17 @@ from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
-from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
+from devhost.model.device import HostDevice
+from devhost.model.records import (
+    Changes,
+    ClaimRecord,
+    Handout,
+    Record,
+    RecordedNodes,
+    RecordKey,
+    Steps,
+    nodes_of,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -139,6 +149,29 @@ class RecordTable:
     def handouts(self, name: AdvertisedName) -> list[Handout]:
         """Return the handouts of a device under a name."""
         return [record for record in self.by_name(name) if isinstance(record, Handout)]
+
+    def renew(
+        self,
+        resource: str,
+        advertised_id: str,
+        device: HostDevice,
+        overlap: bool,
+        steps: Steps | None = None,
+    ) -> Handout:
+        """Return the record of an ID that a pod is given, or has.
+
+        Nodes that it had before stay; so do its steps, without others.
+        """
+        former = self.find((resource, advertised_id))
+        nodes = (*(former.nodes if former else ()), *nodes_of(device, self.boot))
+        return Handout(
+            resource=resource,
+            id=advertised_id,
+            device=device.id,
+            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
+            overlap=overlap,
+            steps=steps or (former.steps if former else "none"),
+        )
 
     def snapshot(self) -> dict[RecordKey, Record]:
         """Return all records, as they are now."""
