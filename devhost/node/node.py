@@ -225,8 +225,6 @@ class Host:
         while True:
             await served.run()
             if served.draining:
-                await served.clean_up()
-            if served.draining:
                 break  # else it was added again meanwhile
         served.close()
         del self._served[served.name]
