@@ -290,20 +290,6 @@ async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -
     await bench.until_reason("a", "check failed: 1")
 
 
-async def test_device_that_returns_waits_for_its_check(bench: Bench, answers: Answers) -> None:
-    """Each time that it comes there would be another that hangs."""
-    for inode in range(1, 5):
-        bench.watch(scanner(), device(inode=inode))
-        await until(lambda: answers.times("a") == 1)
-        bench.watch(scanner())
-    bench.watch(scanner(), device(inode=5))
-    answers.good("a")
-    await until(lambda: answers.times("a") == 2)
-    assert bench.reasons() == {"a": "not checked yet"}
-    answers.good("a")
-    await bench.until_reason("a", None)
-
-
 async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answers) -> None:
     """A device with a reason is not checked; one that is to go is not blamed."""
     unfit = device("b", reason="no")
