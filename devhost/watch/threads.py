@@ -134,9 +134,7 @@ class BlockingCalls:
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         began = time.monotonic()
-        turn = self._turn
-        has_to_wait = turn is not None and (turn.locked() or self._cancelled is not None)
-        limit = asyncio.timeout(patience if has_to_wait and patience < math.inf else None)
+        turn, limit = self._turn, asyncio.timeout(patience)
         try:
             async with limit, turn or contextlib.nullcontext():
                 if self._cancelled is not None:
