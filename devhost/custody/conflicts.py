@@ -33,7 +33,7 @@ class Conflicts:
     @property
     def possible(self) -> bool:
         """Whether a device that is as it was may have one now."""
-        return bool(self.table or self.unrecorded) or self.unaccounted is not None
+        return bool(self.table or self.unrecorded.by_name) or self.unaccounted is not None
 
     def refuse(self, resource: Resource, devices: Iterable[HostDevice], claim: str = "") -> None:
         """Raise `AllocationError` if a device was handed out under another name.
@@ -45,7 +45,7 @@ class Conflicts:
         for device in devices:
             holding = rivals.find_holding(device)
             if claim and holding is None and resource.replicas == 1:
-                unrecorded = self.unrecorded.by_name(advertised_name(resource, device))
+                unrecorded = self.unrecorded.by_name.get(advertised_name(resource, device), ())
                 holding = next((held for held in unrecorded if held.claim != claim), None)
             if holding is not None:
                 listing.rescan()
@@ -83,7 +83,9 @@ class Rivals:
     ) -> None:
         self._conflicts, self._resource, self._devices = conflicts, resource, devices
         self._publisher = conflicts.backend.publisher(resource)
-        self._indexes = (conflicts.table.index, conflicts.unrecorded)
+        indexes = conflicts.table.index, conflicts.unrecorded
+        self._by_name = [index.by_name for index in indexes]
+        self._by_node = [index.by_node for index in indexes]
         self._suspects: dict[str, list[Holding]] = {}  # by node key
         self._present: dict[str, set[str]] = {}  # the node keys of devices
 
@@ -103,11 +105,11 @@ class Rivals:
 
     def find_holding(self, device: HostDevice) -> Holding | None:
         """Return who has a node of a device under another name, or by another publisher."""
-        if not any(self._indexes):
+        if not any(self._by_name):
             return None
         name, keys = advertised_name(self._resource, device), owned_keys(device)
         if not keys:  # a token has a name alone
-            holdings = (holding for index in self._indexes for holding in index.by_name(name))
+            holdings = (held for index in self._by_name for held in index.get(name, ()))
             return next((held for held in holdings if held.driver != self._publisher), None)
         for holding in (holding for key in keys for holding in self._find_suspects(key)):
             if holding.name == name:
@@ -124,7 +126,7 @@ class Rivals:
         """
         if (suspects := self._suspects.get(key)) is None:
             suspects = self._suspects[key] = []
-            for holding in (holding for index in self._indexes for holding in index.by_node(key)):
+            for holding in (held for index in self._by_node for held in index.get(key, ())):
                 if holding.name.resource != self._resource.name:
                     is_harmless = self._conflicts.may_share(self._resource, holding)
                 else:

@@ -187,7 +187,7 @@ class Custody:
         self._conflicts.refuse(resource, [device], claim)
         name = advertised_name(resource, device)
         holds = any(shown == claim for _, shown in self._holders.claims(name))
-        recorded = {holding.claim for holding in self._table.index.by_name(name)}
+        recorded = {holding.claim for holding in self._table.index.by_name.get(name, ())}
         if holds and resource.pre_start and claim not in recorded:
             raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
         return nodes_of(device, self._table.boot)
@@ -222,7 +222,7 @@ class Custody:
         unaccounted, unrecorded = list[AdvertisedName](), HoldingIndex(self._table.boot)
         has_served = functools.cache(self._backend.has_served)
         for name, ids in self._holders.by_name.items():
-            records = [*self._table.by_name(name)]
+            records = self._table.by_name(name)
             claims = self._holders.claims(name) if not records else ()
             if self._table.has_nodes(name) or (records and not self._table.handouts(name)):
                 continue
@@ -232,7 +232,7 @@ class Custody:
             if device is not None and claims:
                 nodes = nodes_of(device, self._table.boot)
                 for claim in claims:
-                    unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
+                    unrecorded.add(Holding((CLAIM, claim[1]), name, nodes, overlap, *claim))
             elif device is not None and not self._backend.locked_by_other(name.resource):
                 handouts = [
                     self._table.renew(name.resource, offered.id, device, overlap) for offered in ids

@@ -1,7 +1,7 @@
 """The table of all records, with indexes by node and by name; pure."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
@@ -26,6 +26,7 @@ V = TypeVar("V")
 class Holding:
     """Nodes that no other pod may have, under one name, because of a record."""
 
+    record: RecordKey
     name: AdvertisedName
     nodes: RecordedNodes
     overlap: bool
@@ -43,12 +44,13 @@ class Holding:
 def holdings(record: Record) -> Iterator[Holding]:
     """Yield what no other pod may have because of a record."""
     if isinstance(record, Handout):
-        yield Holding(record.name, record.nodes, record.overlap)
+        yield Holding(record.key, record.name, record.nodes, record.overlap)
         return
     for device in record.devices:
         if not device.admin:
             name = offered_id(device.id).name(device.resource)
-            yield Holding(name, device.nodes, device.overlap, record.driver, record.shown)
+            claim = record.driver, record.shown
+            yield Holding(record.key, name, device.nodes, device.overlap, *claim)
 
 
 class Index(dict[K, dict[V, None]]):
@@ -66,49 +68,25 @@ class Index(dict[K, dict[V, None]]):
             del self[key]
 
 
+@dataclass(slots=True)
 class HoldingIndex:
-    """Holdings by node, and by name with the records of each, which may be several shares."""
+    """What no other pod may have, by node (`RecordedNode.keys`) and by name."""
 
-    def __init__(self, boot: str) -> None:
-        self.boot = boot
-        self._by_node = Index[str, Holding]()
-        self._by_name: dict[AdvertisedName, Index[Holding, RecordKey]] = {}
+    boot: str
+    by_node: Index[str, Holding] = field(default_factory=Index)
+    by_name: Index[AdvertisedName, Holding] = field(default_factory=Index)
 
-    def __bool__(self) -> bool:
-        return bool(self._by_name)
-
-    def __eq__(self, index: object) -> bool:
-        return isinstance(index, HoldingIndex) and self._by_name == index._by_name
-
-    def __hash__(self) -> int:
-        raise TypeError("it changes")
-
-    def by_node(self, key: str) -> Iterable[Holding]:
-        """Return what pods were given of a node, by one of its keys."""
-        return self._by_node.get(key, ())
-
-    def by_name(self, name: AdvertisedName) -> Iterable[Holding]:
-        """Return what pods were given of a device under a name."""
-        return self._by_name.get(name, ())
-
-    def record_keys(self, name: AdvertisedName) -> set[RecordKey]:
-        """Return the keys of the records of a device under a name."""
-        return {key for keys in self._by_name.get(name, {}).values() for key in keys}
-
-    def add(self, holding: Holding, record_key: RecordKey) -> None:
-        """Add what is held by a record."""
-        self._by_name.setdefault(holding.name, Index()).add(holding, record_key)
+    def add(self, holding: Holding) -> None:
+        """Add a holding."""
+        self.by_name.add(holding.name, holding)
         for key in holding.node_keys(self.boot):
-            self._by_node.add(key, holding)
+            self.by_node.add(key, holding)
 
-    def remove(self, holding: Holding, record_key: RecordKey) -> None:
-        """Remove what was held by a record."""
-        records = self._by_name[holding.name]
-        records.remove(holding, record_key)
-        if not records:
-            del self._by_name[holding.name]
-        for key in holding.node_keys(self.boot) if holding not in records else ():
-            self._by_node.remove(key, holding)
+    def remove(self, holding: Holding) -> None:
+        """Remove a holding."""
+        self.by_name.remove(holding.name, holding)
+        for key in holding.node_keys(self.boot):
+            self.by_node.remove(key, holding)
 
 
 class RecordTable:
@@ -140,11 +118,14 @@ class RecordTable:
 
     def by_name(self, name: AdvertisedName) -> list[Record]:
         """Return the records of a device under a name."""
-        return [self._records[key] for key in self.index.record_keys(name)]
+        return [
+            self._records[key]
+            for key in {holding.record for holding in self.index.by_name.get(name, ())}
+        ]
 
     def has_nodes(self, name: AdvertisedName) -> bool:
         """Whether it is recorded which nodes a device under a name has."""
-        return any(holding.nodes for holding in self.index.by_name(name))
+        return any(holding.nodes for holding in self.index.by_name.get(name, ()))
 
     def handouts(self, name: AdvertisedName) -> list[Handout]:
         """Return the handouts of a device under a name."""
@@ -182,12 +163,12 @@ class RecordTable:
         for key, record in changes.items():
             if (former := self._records.pop(key, None)) is not None:
                 for holding in {*holdings(former)}:
-                    self.index.remove(holding, key)
+                    self.index.remove(holding)
                 if isinstance(former, ClaimRecord):
                     del self.claims[former.id]
             if record is not None:
                 self._records[key] = record
                 for holding in holdings(record):
-                    self.index.add(holding, key)
+                    self.index.add(holding)
                 if isinstance(record, ClaimRecord):
                     self.claims[record.id] = record

@@ -64,7 +64,7 @@ class ClaimFiles:
         """Return who else has a node of a device in this boot, and may not share it."""
         index, name = self._files.table.index, offered_id(device.id).name(device.resource)
         for key in {key for node in nodes for key in node.id.keys}:
-            for holding in index.by_node(key):
+            for holding in index.by_node.get(key, ()):
                 is_own = (holding.name, holding.driver) == (name, record.driver)
                 # Of an earlier boot, a claim has none, but a pod of a device plugin starts again.
                 has_now = not holding.claim or any(n.boot == self.boot for n in holding.nodes)
