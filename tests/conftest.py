@@ -102,7 +102,7 @@ def patient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
         patch.setattr("devhost.node.answers._CHANGE_WAIT_S", 60.0)
-        patch.setattr("devhost.node.custody._WAIT_S", 60.0)
+        patch.setattr("devhost.custody.custody._WAIT_S", 60.0)
         patch.setattr("devhost.backends.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.node.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.node.config_file.POLL_S", 3600.0)
@@ -178,7 +178,7 @@ def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 @pytest.fixture
 async def hosting(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hosting]:
     """Starts and stops hosts, which ask often who holds what."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 0.05)
     hosting = Hosting(directory)
     yield hosting
     await hosting.close()

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from devhost.backends.deviceplugin.registration import DevicePluginBackend
     from devhost.backends.dra.dra_backend import DraBackend
     from devhost.node.answers import CodeResource
-    from devhost.node.config_file import ConfigFile
+    from devhost.node.config_file import ConfigFile, LastGoodConfig
     from devhost.node.node import Host
-    from devhost.node.state_dir import LastGoodConfig
 
 
 @click.command("run", epilog=options.SERVE_EPILOG)
@@ -68,8 +67,8 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     _log_start(config, plugins, flags)
     from devhost.backends.deviceplugin.registration import DevicePluginBackend
     from devhost.hostfs.files import HostFiles
+    from devhost.node.config_file import LastGoodConfig
     from devhost.node.node import Host, Settings
-    from devhost.node.state_dir import LastGoodConfig
 
     file_policy = replace(flags["policy"], node_name=flags["node_name"])
     policy = replace(file_policy, enforced=True)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from devhost import __version__
+from devhost.custody.holders import Holders
+from devhost.custody.record_store import file_of
 from devhost.devices.dry_run import ResourceReport, mistakes
 from devhost.model.device import Cause, Snapshot
 from devhost.model.resource_state import State
 from devhost.node.config_file import ConfigFile
-from devhost.node.holders import Holders
 from devhost.node.node import Host
 from devhost.node.reconciler import POLL_S
-from devhost.node.record_store import file_of
 from devhost.node.resource import ServedResource, is_registered
 from devhost.observe import logs
 
@@ -125,13 +125,13 @@ def _readiness(served: ServedResource) -> Json:
 
 
 def _troubles(host: Host, shown: Json) -> Iterator[str]:
-    config, holders, handouts = shown["config"], host.parts.holders, host.parts.records
+    config, holders, records = shown["config"], host.parts.holders, host.parts.records
     if holders.unavailable_reason:
         yield f"pod-resources unavailable: {holders.unavailable_reason}"
-    if handouts.problem:
-        yield f"cannot save allocated devices: {handouts.problem}"
-    if handouts.damage is not None:
-        yield handouts.damage
+    if records.problem:
+        yield f"cannot save allocated devices: {records.problem}"
+    if records.damage is not None:
+        yield records.damage
     yield from _dra_troubles(host)
     if config is not None:
         if config["problems"]:

@@ -55,7 +55,7 @@ ATTRIBUTES_MAX: Final = 27
 # In config/loader.py. With 10 devices each they take 210 MiB, and 40 KiB of the node's status,
 # which etcd limits to 1.5 MiB.
 RESOURCES_MAX: Final = 1000
-# A file of the state directory (devhost/node/state_dir.py): the records of 20,000 IDs fit in. A
+# A file of the state directory (devhost/custody/state_dir.py): the records of 20,000 IDs fit in. A
 # larger one is damaged, and moved aside.
 STATE_BYTES_MAX: Final = 16 * 1024 * 1024
 # The record of a claim, in JSON (devhost/backends/dra/prepared_claims.py).

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits, device_node, owned_edits
 from devhost.allocation.host_paths import HostPaths
+from devhost.custody.custody import Custody
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -16,8 +17,7 @@ from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import text_hash
-from devhost.model.records import RecordedNodes
-from devhost.node.custody import Custody
+from devhost.model.records import RecordedNodes, Steps
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
@@ -117,20 +117,12 @@ class ResourceAnswers:
         `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
         registration, which may be older than the specification.
         """
-        clock = asyncio.get_running_loop().time
-        began = clock()
         offer = await self._current()
-        waited = clock() - began
         scanner, snapshot = offer.scanner, offer.snapshot
         allocation = await self._ask_host(lambda: scanner.allocate(snapshot, ids))
         has_steps = pre_start and self.pre_start.needs_steps(scanner.resource)
-        await self._custody.hand_out(
-            scanner.resource,
-            snapshot.devices,
-            ids,
-            steps="pending" if has_steps else "none",
-            waited=waited,
-        )
+        steps: Steps = "pending" if has_steps else "none"
+        await self._custody.hand_out(scanner.resource, snapshot.devices, ids, steps=steps)
         return allocation
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:

@@ -16,10 +16,10 @@ from typing import Final
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits, SpecBudget, cdi_devices, named
+from devhost.custody.state_dir import replace_file
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import Progress
 from devhost.model.device import Snapshot
-from devhost.node.state_dir import replace_file
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 from devhost.watch.watcher import Watcher, follow_directory
 

@@ -1,16 +1,15 @@
 """The records of claims and their CDI files, for a backend that prepares claims."""
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping
 
 from devhost.backends.share_ids import offered_id
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.node.cdi_files import CdiFiles
-from devhost.node.holders import Holders
-from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
 
@@ -65,8 +64,7 @@ class ClaimFiles:
         """Return who else has a node of a device in this boot, and may not share it."""
         index, name = self._files.table.index, offered_id(device.id).name(device.resource)
         for key in {key for node in nodes for key in node.id.keys}:
-            holdings = (index.by_node(key, resource) for resource in index.resources(key))
-            for holding in itertools.chain(*holdings):
+            for holding in index.by_node.get(key, ()):
                 is_own = (holding.name, holding.driver) == (name, record.driver)
                 # Of an earlier boot, a claim has none, but a pod of a device plugin starts again.
                 has_now = not holding.claim or any(n.boot == self.boot for n in holding.nodes)

@@ -19,10 +19,17 @@ from typing import Final, NamedTuple, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import Loaded, loads, read, unusable
+from devhost.custody.state_dir import (
+    CLOSE_S,
+    directory_lock,
+    log_transition,
+    move_aside,
+    read_state,
+    write_atomically,
+)
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.node.state_dir import CLOSE_S, LastGoodConfig
 from devhost.watch.threads import (
     PATIENCE_S,
     BlockingCalls,
@@ -34,6 +41,7 @@ from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
 
+LAST_GOOD: Final = "last-good.yaml"
 POLL_S: Final = 30.0  # in case an event is missed, as for sources
 RETRY_S: Final = 2.0  # while the file cannot be read, or its copy not be saved
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
@@ -67,6 +75,59 @@ class _Content(NamedTuple):
     failure: str = ""
 
 
+class LastGoodConfig:
+    """The copy of the configuration that was applied last, for a start with an invalid file."""
+
+    def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
+        self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
+        self.unsaved: bytes | None = None  # the content to be saved
+        self.problem: str | None = None  # why it could not be
+        self._saving: asyncio.Task[None] | None = None
+
+    def read(self) -> bytes | None:
+        """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
+        try:
+            return read_state(self.path)
+        except ValueError as error:
+            move_aside(self.path, error)
+        except FileNotFoundError:
+            pass
+        return None
+
+    def write(self, raw: bytes) -> None:
+        """Replace the copy; raise `OSError` if it cannot be written."""
+        with contextlib.suppress(OSError):  # it may be replaced all the same
+            if self.read() == raw:
+                return
+        with directory_lock(self.path.parent):
+            write_atomically(self.path, raw)
+
+    def save_soon(self) -> bool:
+        """Save what is unsaved; return whether there is anything."""
+        if self.unsaved is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.create_task(self._save(), name="save config")
+        return self.unsaved is not None
+
+    async def close(self) -> None:
+        """Save what is unsaved, at most `CLOSE_S`."""
+        self.save_soon()
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=CLOSE_S)
+            self._saving.cancel()
+
+    async def _save(self) -> None:
+        problem = None
+        try:
+            while (raw := self.unsaved) is not None:
+                write = functools.partial(self.write, raw)
+                await self._calls.run(write, patience=PATIENCE_S)
+                if self.unsaved is raw:  # else there is a newer one
+                    self.unsaved = None
+        except OSError as error:
+            problem = f"{self.path}: {error.strerror}"
+        self.problem = log_transition("the last good configuration", self.problem, problem)
+
+
 class ConfigFile:
     """A configuration file, which is read at the start and whenever it changes."""
 
@@ -76,7 +137,6 @@ class ConfigFile:
         self._content: _Content | None = None  # checked last; ``None``: to be checked again
         self._due, self._requested = asyncio.Event(), False
         self._calls = BlockingCalls("config", serial=True)
-        self._saving: asyncio.Task[None] | None = None
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks.
@@ -124,33 +184,28 @@ class ConfigFile:
             while True:
                 # Standard input cannot be read twice.
                 healthy = self.file == "-" or await self._reload(subscription, apply)
-                is_saving = self._save_soon()
+                is_saving = self.last_good is not None and self.last_good.save_soon()
                 await wait_at_most(POLL_S if healthy and not is_saving else RETRY_S, self._due.wait)
                 if self.file == "-" and self._due.is_set():
                     _LOG.warning(_READ_ONCE)
                 self._due.clear()
         finally:
-            self._save_soon()
-            if self._saving is not None:
-                await asyncio.wait({self._saving}, timeout=CLOSE_S)
-                self._saving.cancel()
+            subscription.close()
+            if self.last_good is not None:
+                await self.last_good.close()
 
     async def _reload(self, subscription: Subscription, apply: Apply) -> bool:
         """Apply the content if it has changed; return whether it can be read and is watched."""
-        try:
-            watched = await self._watch(subscription)
-            # Read each time after it is watched, so no change is missed in between.
-            requested, self._requested = self._requested, False
-            content = await self._read_changed()
-            if content != self._content:
-                await self._apply(content, apply)
-            elif requested:
-                still = ", still invalid" if self.status.problems else ""
-                extra = {"fields": {"file": self.file}}
-                _LOG.info("configuration file unchanged%s", still, extra=extra)
-        except Exception:  # noqa: BLE001 (logged; the host goes on)
-            _LOG.exception("reading the configuration failed")
-            return False
+        watched = await self._watch(subscription)
+        # Read each time after it is watched, so no change is missed in between.
+        requested, self._requested = self._requested, False
+        content = await self._read_changed()
+        if content != self._content:
+            await self._apply(content, apply)
+        elif requested:
+            still = ", still invalid" if self.status.problems else ""
+            extra = {"fields": {"file": self.file}}
+            _LOG.info("configuration file unchanged%s", still, extra=extra)
         return watched and self._content is not None and not self._content.failure
 
     async def _watch(self, subscription: Subscription) -> bool:
@@ -217,15 +272,6 @@ class ConfigFile:
     def _set_unsaved(self, raw: bytes) -> None:
         if self.last_good is not None:
             self.last_good.unsaved = raw
-
-    def _save_soon(self) -> bool:
-        """Save the newest content in force; return whether it is not saved yet."""
-        copy = self.last_good
-        if copy is None or copy.unsaved is None:
-            return False
-        if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(copy.save(), name="save config")
-        return True
 
     def not_applied(self, error: Exception) -> None:
         """Reject the file because of a bug of devhost, and try it again soon."""

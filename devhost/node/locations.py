@@ -176,26 +176,23 @@ class Locations:
         self._quota = EntryQuota()
         self.uevents = Uevents()
         self._readers: dict[Location, LocationReader] = {}
-        self._readers_of: dict[Hashable, list[LocationReader]] = {}  # subscribers
 
     def subscribe(
-        self, subscriber: Hashable, locations: Iterable[Location], on_change: Callable[[], None]
+        self,
+        subscriber: Hashable,
+        locations: Iterable[Location],
+        on_change: Callable[[], None],
+        former: Iterable[LocationReader] = (),
     ) -> list[LocationReader]:
-        """Call `on_change` for changes of these locations, and no longer for former ones.
+        """Call `on_change` for changes of these locations, and no longer for those of `former`.
 
         Returns the readers of the locations.
         """
-        former = self._readers_of.get(subscriber, ())
         readers = [self._reader(location) for location in locations]
-        self._readers_of[subscriber] = readers
         for reader in readers:
             reader.subscribers[subscriber] = on_change
-        self._leave(subscriber, set(former).difference(readers))
+        self.unsubscribe(subscriber, set(former).difference(readers))
         return readers
-
-    def unsubscribe(self, subscriber: Hashable) -> None:
-        """End the calls of a subscriber."""
-        self._leave(subscriber, self._readers_of.pop(subscriber, ()))
 
     def _reader(self, location: Location) -> LocationReader:
         if location not in self._readers:
@@ -203,7 +200,8 @@ class Locations:
             self._readers[location] = LocationReader(location, *host, self._quota)
         return self._readers[location]
 
-    def _leave(self, subscriber: Hashable, readers: Iterable[LocationReader]) -> None:
+    def unsubscribe(self, subscriber: Hashable, readers: Iterable[LocationReader]) -> None:
+        """End the calls of a subscriber for changes of the locations of these readers."""
         for reader in readers:
             del reader.subscribers[subscriber]
             if not reader.subscribers:

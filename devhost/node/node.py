@@ -13,6 +13,9 @@ from devhost.allocation.policy import Policy
 from devhost.backends.backend import Backend
 from devhost.config.diff import Action, Change
 from devhost.config.diff import changes as changes_between
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
 from devhost.devices.identify import SETTLE_S
 from devhost.devices.scan import Scanner
 from devhost.errors import BackendGoneError
@@ -22,11 +25,8 @@ from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.config_file import ConfigFile
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler
-from devhost.node.record_files import RecordFiles
 from devhost.node.resource import NodeParts, ServedResource
 from devhost.node.tasks import keep_running
 from devhost.observe.metrics import Metrics
@@ -224,8 +224,6 @@ class Host:
         """Serve a resource until it has ended, and its files and what it shares are gone."""
         while True:
             await served.run()
-            if served.draining:
-                await served.clean_up()
             if served.draining:
                 break  # else it was added again meanwhile
         served.close()

@@ -23,6 +23,8 @@ from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
+from devhost.custody.custody import unknown_steps
+from devhost.custody.record_files import RecordFiles
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs import command
 from devhost.hostfs.files import HostFiles, pinned_path
@@ -33,7 +35,6 @@ from devhost.model.device import FileKind, HostDevice
 from devhost.model.names import printable
 from devhost.model.records import Handout
 from devhost.model.template import Template
-from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import BlockingCalls
 
 T = TypeVar("T")
@@ -48,9 +49,9 @@ _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
 class PreStart:
     """Prepares the devices of one resource, by any of its specifications."""
 
-    def __init__(self, declaration: Declaration, handouts: RecordFiles) -> None:
+    def __init__(self, declaration: Declaration, records: RecordFiles) -> None:
         self._name, self._constants = declaration.resource.name, declaration.constants
-        self._files, self._policy, self._handouts = declaration.files, declaration.policy, handouts
+        self._files, self._policy, self._records = declaration.files, declaration.policy, records
         self._calls = BlockingCalls(f"preStart {self._name}")
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by the device's ID
         self._has_no_steps = False
@@ -69,13 +70,13 @@ class PreStart:
     async def forget(self) -> None:
         """Drop what is known of steps, as the resource is no longer served; never fails."""
         if with_steps := self._with_steps():
-            self._handouts.set({handout.key: handout.with_steps("none") for handout in with_steps})
-            await self._handouts.sync(_SYNC_S)
+            self._records.set({handout.key: handout.with_steps("none") for handout in with_steps})
+            await self._records.sync(_SYNC_S)
 
     def _with_steps(self) -> list[Handout]:
         return [
             handout
-            for handout in self._handouts.table
+            for handout in self._records.table
             if handout.resource == self._name and handout.steps != "none"
         ]
 
@@ -133,39 +134,31 @@ class PreStart:
 
     async def _mark_done(self, handouts: Sequence[Handout]) -> str | None:
         """Record that steps are done; return why that is not so."""
-        find = self._handouts.table.find
+        find = self._records.table.find
         if again := [handout.id for handout in handouts if find(handout.key) is not handout]:
             return f"{_list_devices(again)} was allocated again meanwhile"
         done = [handout.with_steps("done") for handout in handouts]
-        if done and (problem := await self._handouts.give(lambda: done, _SYNC_S)):
+        if done and (problem := await self._records.give(lambda: done, _SYNC_S)):
             shown = _list_devices(handout.id for handout in done)
             return f"cannot save that {shown} is prepared: {problem}"
         return None
 
     async def _pending(self, ids: Sequence[OfferedId]) -> list[Handout]:
         """Return the records of the IDs for which the steps have to run."""
-        problem = await self._handouts.sync(_SYNC_S) or self._handouts.read_problem(self._name)
-        if not all(map(self._handouts.is_saved, self._with_steps())):
-            problem = problem or self._handouts.problem
+        problem = await self._records.sync(_SYNC_S) or self._records.read_problem(self._name)
+        if not all(map(self._records.is_saved, self._with_steps())):
+            problem = problem or self._records.problem
         shown = _list_devices(offered.id for offered in ids)
         if problem is not None:
             raise PreStartError(f"cannot tell whether {shown} was prepared: {problem}")
         pending = []
         for offered in ids:
-            handout = self._handouts.table.find((self._name, offered.id))
+            handout = self._records.table.find((self._name, offered.id))
             if handout is None or handout.steps == "none":
                 raise PreStartError(unknown_steps(offered.id))
             if handout.steps == "pending":
                 pending.append(handout)
         return pending
-
-
-def unknown_steps(device_id: str) -> str:
-    """Return why a container must not start with a device of which no record tells the steps."""
-    return (
-        f"cannot tell whether {_list_devices([device_id])} was prepared (no record of its "
-        "allocation): delete the pod to get a fresh device"
-    )
 
 
 def _list_devices(ids: Iterable[str]) -> str:

@@ -114,7 +114,7 @@ class ResourceScan:
         """Scan by a specification; a scan that is running is given up."""
         self._stop()
         locations, self.scanner = self._reconciler.locations, scanner
-        self.readers = locations.subscribe(self, scanner.locations, self.request)
+        self.readers = locations.subscribe(self, scanner.locations, self.request, self.readers)
         # Without the calls of the former specification, of which one may hang.
         self._calls = BlockingCalls(f"scan {self.name}", serial=True)
         self.request(full=True)
@@ -123,8 +123,8 @@ class ResourceScan:
         """Stop scanning, and leave the nodes to others."""
         if self._calls is not None:
             self._stop()
+            self._reconciler.locations.unsubscribe(self, self.readers)
             self._calls, self.readers = None, ()
-            self._reconciler.locations.unsubscribe(self)
             self._reconciler.edit(lambda resolver: resolver.release(self.name))
 
     def close(self) -> None:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.backends.backend import Backend, ResourceHooks
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
 from devhost.devices.scan import Scanner, for_new_spec
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler, ResourceScan
-from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import ResourceStatus
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
@@ -112,7 +112,7 @@ class ServedResource:
         self._changed.set()
 
     async def run(self) -> None:
-        """Scan and serve until cancelled, or until drained."""
+        """Scan and serve until cancelled, or until drained; then nothing of it is left in files."""
         self.resource_status.set(State.DISCOVERING)
         if not self.draining:
             self.answers.up_to_date.clear()  # the scan says when to serve
@@ -141,6 +141,9 @@ class ServedResource:
             holders.on_change.remove(self._held_changed)
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
+        await self.answers.pre_start.forget()
+        if not self._parts.backend.locks.locked_by_other(self.name):  # it has the file of that one
+            await self.devices.injection.remove()
 
     def _finish_draining(self) -> bool:
         """Register without steps when no device is left; return whether kubelet has it all so.
@@ -159,12 +162,6 @@ class ServedResource:
     def report_failure(self, error: Exception) -> None:
         """Show that a mistake of ours has ended a scan, or the serving; another try follows."""
         self.resource_status.override(State.BACKING_OFF, f"failed: {error!r}")
-
-    async def clean_up(self) -> None:
-        """Remove the files of a resource that has ended, while it keeps its name."""
-        await self.answers.pre_start.forget()
-        if not self._parts.backend.locks.locked_by_other(self.name):  # it has the file of that one
-            await self.devices.injection.remove()
 
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""

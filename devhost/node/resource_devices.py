@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 from devhost.backends.backend import OfferedIds
+from devhost.custody.custody import Custody
 from devhost.devices.scan import Scanner
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
-from devhost.node.custody import Custody
 from devhost.node.health_monitor import HealthMonitor
 from devhost.node.reconciler import ResourceScan
 from devhost.node.resource_status import ChangeLog, DeviceCount

@@ -1,7 +1,6 @@
 """Blocking calls in threads: a call that hangs delays neither the event loop nor other calls.
 
-A thread that has ended its call waits for another one, because starting one takes longer than most
-calls. All are daemon threads: none delays the exit of the process.
+All are daemon threads: none delays the exit of the process.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import contextlib
 import errno
 import functools
 import math
-import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -21,7 +19,6 @@ from devhost.hostfs.files import Progress
 
 T = TypeVar("T")
 
-IDLE_MAX: Final = 4
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
@@ -61,11 +58,11 @@ def _begin(name: str, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # who waits for it may be cancelled, the call is not
 
-    def call() -> None:
-        threading.current_thread().name = name
-        _settle(future, work)
-
-    _POOL.submit(call)
+    thread = threading.Thread(target=_settle, args=(future, work), name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "no thread can be started") from error
     return future
 
 
@@ -137,9 +134,7 @@ class BlockingCalls:
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         began = time.monotonic()
-        turn = self._turn
-        has_to_wait = turn is not None and (turn.locked() or self._cancelled is not None)
-        limit = asyncio.timeout(patience if has_to_wait and patience < math.inf else None)
+        turn, limit = self._turn, asyncio.timeout(patience)
         try:
             async with limit, turn or contextlib.nullcontext():
                 if self._cancelled is not None:
@@ -187,37 +182,3 @@ class BlockingCalls:
                 on_late()
 
         call.add_done_callback(end)
-
-
-class _Pool:
-    """Threads: a call is made by an idle thread, or by a new thread."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._idle = 0  # threads for which no call is queued
-
-    def submit(self, call: Callable[[], None]) -> None:
-        """Make a call in a thread; raise `OSError` if no thread can be started."""
-        with self._lock:
-            reserved = self._idle > 0
-            self._idle -= reserved
-        if not reserved:
-            try:
-                threading.Thread(target=self._run, name="idle", daemon=True).start()
-            except RuntimeError as error:
-                raise OSError(errno.EAGAIN, "no thread can be started") from error
-        self._calls.put(call)
-
-    def _run(self) -> None:
-        current = threading.current_thread()
-        while True:
-            self._calls.get()()
-            current.name = "idle"
-            with self._lock:
-                if self._idle >= IDLE_MAX:
-                    return
-                self._idle += 1
-
-
-_POOL: Final = _Pool()

@@ -125,18 +125,12 @@ class ResolvedTargets:
 class Subscription:
     """The targets of one subscriber; none before it calls `watch`.
 
-    The callback is called when something may have changed in a directory that is watched, but for
-    entries whose name `ignores` is true of;
+    The callback is called when something may have changed in a directory that is watched;
     `polling_reason` says why a target cannot be watched and has to be polled; else it is empty.
     """
 
-    def __init__(
-        self,
-        watcher: "Watcher",
-        callback: Callable[[], None],
-        ignores: Callable[[str], bool] = lambda _name: False,
-    ) -> None:
-        self._watcher, self._callback, self.ignores = watcher, callback, ignores
+    def __init__(self, watcher: "Watcher", callback: Callable[[], None]) -> None:
+        self._watcher, self._callback = watcher, callback
         self._targets: frozenset[WatchTarget] = frozenset()
         self.uses: set[Use] = set()  # set by the watcher
         self._arranging: asyncio.Task[None] | None = None  # done when the watches are right
@@ -312,7 +306,7 @@ class Watcher:
                 is_lost = mask & (Flag.IN_IGNORED | Flag.IN_MOVE_SELF)
                 if is_lost or (use.entry and use.entry == name):
                     moved.add(subscription)
-                elif name and not use.entry and not subscription.ignores(name):
+                elif name and not use.entry:
                     extended = use.recursive and mask & Flag.IN_ISDIR
                     (moved if extended else concerned).add(subscription)
         for subscription in concerned | moved:
@@ -321,7 +315,9 @@ class Watcher:
             subscription.refresh()
 
 
-async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[None]:
+async def follow_directory(
+    watcher: Watcher, directory: Path, *, recursive: bool = False
+) -> AsyncGenerator[None]:
     """Yield when a directory is watched, which may be missing, and when it may have changed.
 
     Raises:
@@ -332,7 +328,7 @@ async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[
     try:
         while True:
             changed.clear()
-            await subscription.watch(frozenset({WatchTarget(str(directory))}))
+            await subscription.watch(frozenset({WatchTarget(str(directory), recursive)}))
             if await run_in_thread("watch", lambda: _is_removed(directory)):
                 raise BackendGoneError(f"{directory} was removed")
             yield

@@ -13,7 +13,7 @@ from tests.dra.world import World
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 0.05)
     node, server = World(tmp_path), grpc.aio.server()
     pb_grpc.add_PodResourcesListerServicer_to_server(node.lists, server)
     server.add_insecure_port(f"unix:{node.pod_resources}")

@@ -225,7 +225,7 @@ async def test_dra_ignores_pods_of_kubelet_alone(
         write_checkpoint(world, world.lists.by_plugin["q1"][1])
         await end(world, plugins)
         await eventually(lambda: not [*world.state.glob("records/*.json")])
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 3600.0)
     async with world.serve(TOKENS):
         await world.until_published("0", "1", "2")
 
@@ -240,7 +240,7 @@ async def test_dra_waits_for_unlisted_pods(
     if is_lost:
         shutil.rmtree(world.state)
     listed, world.lists.by_plugin = world.lists.by_plugin, {}
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 3600.0)
     async with world.serve(TOKENS):
         await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
         await eventually(lambda: world.host.parts.holders.unavailable_reason is None)

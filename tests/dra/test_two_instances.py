@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from devhost.custody.state_dir import directory_lock
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.node import Host
-from devhost.node.state_dir import directory_lock
 from tests.dra.test_dra_host import TOKEN, TOKENS
 from tests.dra.world import World, eventually
 

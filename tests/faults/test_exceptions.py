@@ -24,11 +24,9 @@ from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status
-from devhost.node.config_file import ConfigFile
+from devhost.node.config_file import ConfigFile, LastGoodConfig
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
-from devhost.node.state_dir import LastGoodConfig
-from devhost.watch import threads
 from tests.support.daemon import until
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
@@ -47,7 +45,7 @@ FAILING, OTHER = "example.com/failing", "example.com/other"
 QUICK: Final = {
     "devhost.node.tasks.CRASH_PAUSE_S": 0.05,
     "devhost.node.config_file.RETRY_S": 0.05,
-    "devhost.node.holders.POLL_S": 0.05,
+    "devhost.custody.holders.POLL_S": 0.05,
     "devhost.backends.deviceplugin.registration._FAILURE_PAUSE_S": 0.05,
     "devhost.backends.deviceplugin.registration.END_TIMEOUT_S": 0.2,
     "devhost.backends.deviceplugin.registration._POLL_S": 0.1,
@@ -78,30 +76,17 @@ class Calls:
         alone: Whether the one that has failed ran for one resource alone.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.seen = set[str]()
         self.failing, self.alone = "", False
         self._own = asyncio.current_task()
-        submit = threads._POOL.submit
-
-        def watched(call: Callable[[], None]) -> None:
-            def run() -> None:
-                sys.setprofile(self)
-                try:
-                    call()
-                finally:
-                    sys.setprofile(None)
-
-            submit(run)
-
-        monkeypatch.setattr(threads._POOL, "submit", watched)
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code, back = frame.f_code, frame.f_back
         where = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"
         if event != "call" or not code.co_filename.startswith(ROOT) or where.startswith(OUTSIDE):
             return
-        run_in_thread = back is not None and back.f_code.co_qualname == "run_in_thread.<locals>.run"
+        run_in_thread = back is not None and back.f_code.co_qualname == "_settle"
         if not (run_in_thread or is_coroutine(code)) or not begins(frame):
             return
         name = threading.current_thread().name
@@ -117,11 +102,13 @@ class Calls:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
+        threading.setprofile(self)
         sys.setprofile(self)
         try:
             yield
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
 
 
 class Steps:
@@ -231,7 +218,7 @@ async def test_exception_in_any_coroutine_or_thread_is_got_over(
     steps = Steps(directory, standin)
     running = asyncio.create_task(steps.host.run())
     await steps.all_is_right()
-    calls, step_of = Calls(monkeypatch), dict[str, Callable[[], Awaitable[object]]]()
+    calls, step_of = Calls(), dict[str, Callable[[], Awaitable[object]]]()
     for step in (steps.replug, steps.edit, steps.restart_kubelet):
         with calls.watching():
             await step()

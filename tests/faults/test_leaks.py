@@ -25,7 +25,7 @@ WARM_UP = 8
 SHORT = {
     "backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.02,
     "backends.deviceplugin.registration._LEAVE_POLL_S": 0.02,
-    "node.holders.POLL_S": 3600.0,  # a connection for each list is none that is left
+    "custody.holders.POLL_S": 3600.0,  # a connection for each list is none that is left
 }
 # Python's objects by type, in a file, at a signal.
 COUNT = """

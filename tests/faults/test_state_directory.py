@@ -15,7 +15,7 @@ from tests.support.mounts import hung
 
 A = "example.com/a"
 Fault = Callable[[Path], contextlib.AbstractContextManager[None]]
-SHORT = {"watch.threads.PATIENCE_S": 2.0, "node.state_dir.PATIENCE_S": 2.0}
+SHORT = {"watch.threads.PATIENCE_S": 2.0, "node.config_file.PATIENCE_S": 2.0}
 
 
 @contextlib.contextmanager

@@ -14,8 +14,7 @@ from devhost.allocation.policy import Policy
 from devhost.config import loader
 from devhost.model.config import Config
 from devhost.node import config_file
-from devhost.node.config_file import ConfigFile
-from devhost.node.state_dir import LastGoodConfig
+from devhost.node.config_file import ConfigFile, LastGoodConfig
 from devhost.watch.inotify import Inotify
 from devhost.watch.watcher import Watcher
 from tests.support.daemon import until

@@ -10,18 +10,18 @@ import pytest
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.resource_lock import LockState, ResourceLocks
+from devhost.custody import custody as custody_module
+from devhost.custody import record_files
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.state_dir import directory_lock
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
 from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
-from devhost.node import custody as custody_module
-from devhost.node import record_files
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
-from devhost.node.record_files import RecordFiles
-from devhost.node.state_dir import directory_lock
 from tests.support import devices
 from tests.support.devices import missing, reasons, snapshot
 from tests.support.offered import offered
@@ -96,11 +96,9 @@ class CustodyFixture(Custody):
     def recorded(self) -> set[str]:
         return {f"{handout.id} {handout.steps}" for handout in self.file.table}
 
-    async def give(
-        self, declared: Resource, *offers: HostDevice, steps: Steps = "none", waited: float = 0.0
-    ) -> None:
+    async def give(self, declared: Resource, *offers: HostDevice, steps: Steps = "none") -> None:
         by_id = {device.id: device for device in offers}
-        await self.hand_out(declared, by_id, offered(*by_id), steps=steps, waited=waited)
+        await self.hand_out(declared, by_id, offered(*by_id), steps=steps)
 
 
 def published(custody: Custody, declared: Resource, *offers: HostDevice) -> list[str | None]:
@@ -221,10 +219,10 @@ async def test_claims_may_overlap(tmp_path: Path, former: str, later: str, decla
 
 
 async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
-    """An Allocate does not fail for that, nor wait long, together with what it has waited."""
+    """An Allocate does not fail for that, nor wait long."""
     custody = CustodyFixture(tmp_path)
     with directory_lock(tmp_path):
-        await custody.give(resource(A), device("a"), waited=60.0)
+        await custody.give(resource(A), device("a"))
     assert await custody.file.sync(60) is None
     assert A in (tmp_path / "records/example.com_a.json").read_text()
 

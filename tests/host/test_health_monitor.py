@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import queue
 import threading
 from collections import defaultdict
@@ -194,10 +193,10 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     raised = "check failed: checking failed: ZeroDivisionError('oops')"
     assert bench.reasons() == {"a": raised, "b": None}
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EAGAIN, "no thread can be started")
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads._POOL, "submit", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     bench.watch(scanner(interval="1h"), device("a"), device("b"), device("c"))
     await bench.until_reason("c", "check failed: no thread can be started")
 
@@ -289,20 +288,6 @@ async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -
     assert bench.reasons() == {"a": None}
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
-
-
-async def test_device_that_returns_waits_for_its_check(bench: Bench, answers: Answers) -> None:
-    """Each time that it comes there would be another that hangs."""
-    for inode in range(1, 5):
-        bench.watch(scanner(), device(inode=inode))
-        await until(lambda: answers.times("a") == 1)
-        bench.watch(scanner())
-    bench.watch(scanner(), device(inode=5))
-    answers.good("a")
-    await until(lambda: answers.times("a") == 2)
-    assert bench.reasons() == {"a": "not checked yet"}
-    answers.good("a")
-    await bench.until_reason("a", None)
 
 
 async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answers) -> None:

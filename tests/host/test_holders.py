@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from devhost.backends.podresources import PodResources
+from devhost.custody import holders as module
+from devhost.custody.holders import CONFIRM_S, POLL_S, Holders
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy, PodHoldings, PodList
-from devhost.node import holders as module
-from devhost.node.holders import CONFIRM_S, POLL_S, Holders
 from tests.support.scripted_plugin import COLA, a_node, healthy
 
 NODE = "Node-1"

@@ -28,7 +28,7 @@ pytestmark = needs_root
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 0.05)
 
 
 @pytest.fixture

@@ -19,18 +19,19 @@ from devhost.allocation.compiled import Declaration
 from devhost.allocation.policy import Policy
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.custody import record_store
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.record_store import RecordStore
+from devhost.custody.state_dir import write_atomically
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
 from devhost.model.records import Steps
-from devhost.node import pre_start, record_store
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
+from devhost.node import pre_start
 from devhost.node.pre_start import PreStart, StepRun
-from devhost.node.record_files import RecordFiles
-from devhost.node.record_store import RecordStore
-from devhost.node.state_dir import write_atomically
 from tests.support import devices
 from tests.support.offered import offered
 
@@ -205,7 +206,7 @@ async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.M
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
         disk.setattr(RecordStore, "update", lambda *args: answers.wait(60) and update(*args))
-        disk.setattr("devhost.node.custody._STEPS_S", 0.0)
+        disk.setattr("devhost.custody.custody._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
         with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):

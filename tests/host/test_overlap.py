@@ -14,12 +14,12 @@ import pytest
 
 from devhost.backends.resource_lock import LockState
 from devhost.config.loader import loads
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.state_dir import directory_lock
 from devhost.daemon.status import readiness
 from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.resource_state import State
 from devhost.node.node import Host
-from devhost.node.record_files import RecordFiles
-from devhost.node.state_dir import directory_lock
 from tests.support.daemon import BY_EVENTS, Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS
@@ -182,7 +182,7 @@ async def test_renamed_resource_is_offered(started: Kubelet, directory: Path, so
             daemon.config = directory / str(number) / "config.yaml"
             leave = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
             # They see the end of a pod one after the other, and only when nobody serves its resource.
-            daemon.constants = {**BY_EVENTS, **leave, "node.holders.POLL_S": 0.5 + number}
+            daemon.constants = {**BY_EVENTS, **leave, "custody.holders.POLL_S": 0.5 + number}
             stack.push_async_callback(daemon.kill)
             await daemon.start((number and release) or declared(directory, T))
             await daemon.logged("state")
@@ -206,9 +206,8 @@ async def test_what_was_given_late_is_written_before_another_instance_serves_it(
     hosting: Hosting, started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only who has the lock of a resource writes its records."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)  # kubelet's list would tell, too
-    monkeypatch.setattr("devhost.node.custody._WAIT_S", 0.0)
-    monkeypatch.setattr("devhost.node.custody._WRITE_S", 0.0)
+    monkeypatch.setattr("devhost.custody.holders.POLL_S", 3600.0)  # kubelet's list would tell, too
+    monkeypatch.setattr("devhost.custody.custody._WAIT_S", 0.0)
     saving, flush, locks = asyncio.Event(), RecordFiles.flush, list[LockState]()
 
     async def save(files: RecordFiles) -> None:

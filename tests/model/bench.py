@@ -25,10 +25,9 @@ from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
 from devhost.fake_kubelet.kubelet import PodResourcesLister, SimulatedKubelet
 from devhost.fake_kubelet.state import Ledger
 from devhost.model.resource_state import State
-from devhost.node.config_file import ConfigFile
+from devhost.node.config_file import ConfigFile, LastGoodConfig
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
-from devhost.node.state_dir import LastGoodConfig
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -41,8 +40,8 @@ _SLOW_S = 1.5 * LEAVE_AFTER_S
 _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.15  # its API server may be away for longer than devhost waits
 _JUST_S = LEAVE_AFTER_S / 12
-# The loop's, grpc's, and those that wait for short work.
-_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
+# The loop's and grpc's.
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")
 
 
 @dataclass
@@ -248,7 +247,7 @@ class Bench:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(ListStreams, "list_sent", heard)
         self._patch.setattr("devhost.fake_kubelet.kubelet.PodResourcesLister", StartingLister)
-        self._patch.setattr("devhost.node.holders.POLL_S", _HOLDERS_POLL_S)
+        self._patch.setattr("devhost.custody.holders.POLL_S", _HOLDERS_POLL_S)
         # The machine's patience, not the product's.
         self._patch.setattr("devhost.backends.deviceplugin.registration._LEAVE_POLL_S", 0.02)
         for poll in (

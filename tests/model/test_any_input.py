@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import load, loads
+from devhost.custody.record_files import RecordFiles
 from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.records import Handout
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.node.record_files import RecordFiles
 from devhost.watch.inotify import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge

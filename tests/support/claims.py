@@ -18,16 +18,16 @@ from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList,
 from devhost.backends.podresources import Claimed, PodResources, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
+from devhost.custody import state_dir
+from devhost.custody.custody import Custody
+from devhost.custody.holders import Holders
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.record_table import RecordTable
 from devhost.errors import AllocationError, KubeletError
 from devhost.model import resource_state
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
-from devhost.node import state_dir
-from devhost.node.custody import Custody
-from devhost.node.holders import Holders
-from devhost.node.record_files import POLL_S, RecordFiles
-from devhost.node.record_table import RecordTable
 from devhost.node.resource_devices import with_all_leaving, without_unlisted
 from tests.support import devices
 
@@ -378,7 +378,7 @@ class Process:
         """Do what is due: read the records, let IDs leave, end what is drained, scan, send."""
         self.locks.look()
         await turns()
-        if self.kubelet.now % POLL_S == 0:
+        if self.kubelet.now % 5 == 0:  # as `follow_directory` does
             self.file.sync_soon()
         for name, served in tuple(self.served.items()):
             offered_ids = served.offered_ids
@@ -456,7 +456,7 @@ class Node:
     @contextmanager
     def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
-        boot = patch("devhost.node.record_files.boot_id", lambda: self.host.boot)
+        boot = patch("devhost.custody.record_files.boot_id", lambda: self.host.boot)
         write = state_dir.write_atomically
 
         def write_if_room(path: Path, raw: bytes) -> None:
@@ -464,7 +464,7 @@ class Node:
                 raise OSError(28, "No space left on device")
             write(path, raw)
 
-        disk = patch("devhost.node.record_store.write_atomically", write_if_room)
+        disk = patch("devhost.custody.record_store.write_atomically", write_if_room)
         with boot, disk, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 

@@ -22,8 +22,8 @@ BY_EVENTS = {"node.config_file.POLL_S": 3600.0, "node.reconciler.RESCAN_S": 3600
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
     "node.resource_status._EVERY_S": 0.0,
-    "node.custody._WAIT_S": 5.0,  # the machine may be busy
-    "node.holders.POLL_S": 0.05,
+    "custody.custody._WAIT_S": 5.0,  # the machine may be busy
+    "custody.holders.POLL_S": 0.05,
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = waiting.PATIENCE

@@ -387,7 +387,7 @@ class DraNode(Node):
             patches.enter_context(super().virtual_time(loop))
             patches.enter_context(patch("devhost.watch.threads.run_in_thread", call))
             # Who waits for an Allocate, or for the first scan, does so while no time passes.
-            patches.enter_context(patch("devhost.node.holders._ALLOCATION_POLL_S", 0.0))
+            patches.enter_context(patch("devhost.custody.holders._ALLOCATION_POLL_S", 0.0))
             first_scan = "devhost.backends.dra.prepared_claims._FIRST_SCAN_S"
             patches.enter_context(patch(first_scan, 0.0))
             yield

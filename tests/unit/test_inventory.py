@@ -11,7 +11,7 @@ import pytest
 
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.node import locations as inventory
-from devhost.node.locations import Locations
+from devhost.node.locations import LocationReader, Locations
 from devhost.sources.base import Listing, Location, list_location
 from devhost.sources.file_sources import DirectoryLocation, FileListing
 from devhost.watch.threads import run_in_thread
@@ -75,13 +75,16 @@ async def use(locations: Locations, listener: Listener, *directories: Path) -> S
     """Go over to other directories, and read them."""
     where = str(directories[0])
     roots = [DirectoryLocation(str(directory)) for directory in directories]
-    locations.subscribe("user", roots, lambda: listener.callback(where))
+    locations.subscribe("user", roots, lambda: listener.callback(where), readers(locations))
     return await again(locations)
 
 
+def readers(locations: Locations, user: str = "user") -> list[LocationReader]:
+    return [reader for reader in locations._readers.values() if user in reader.subscribers]
+
+
 async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
-    since, readers = asyncio.get_running_loop().time(), locations._readers.values()
-    roots = [reader for reader in readers if user in reader.subscribers]
+    since, roots = asyncio.get_running_loop().time(), readers(locations, user)
     for root in roots:
         await root.watch()
     return await run_in_thread("read", lambda: [root.read(since) for root in roots])
@@ -140,7 +143,7 @@ async def test_inventory_late_watch(
         await use(locations, listener, tmp_path / "slow")
         monkeypatch.setattr(inventory, "_WATCH_S", 60)
         if is_removed:
-            locations.unsubscribe("user")
+            locations.unsubscribe("user", readers(locations))
             await asyncio.sleep(0)
         slow.release.set()
         if not is_removed:

@@ -53,7 +53,7 @@ class FakeLocations:
     def __init__(self) -> None:
         self.hanging: dict[str, asyncio.Event] = {}
 
-    def unsubscribe(self, _: object) -> None:
+    def unsubscribe(self, *_: object) -> None:
         pass
 
     def subscribe(self, user: ResourceScan, *_: object) -> list[Reader]:

@@ -12,7 +12,6 @@ import pytest
 from devhost.hostfs.files import Progress
 from devhost.watch.threads import (
     ABANDONED_MAX,
-    IDLE_MAX,
     BlockingCalls,
     NoAnswerError,
     run_in_thread,
@@ -24,21 +23,6 @@ async def test_in_thread_returns_results_and_failures() -> None:
     assert results == list(range(100))
     with pytest.raises(LookupError, match="no"):
         await run_in_thread("fail", raising(LookupError("no")))
-
-
-async def test_in_thread_uses_threads_again() -> None:
-    used = {await run_in_thread("who", threading.get_ident) for _ in range(1000)}
-    assert len(used) <= IDLE_MAX + 1
-
-
-async def test_in_thread_ends_idle_threads() -> None:
-    release = threading.Event()
-    hanging = [run_in_thread("hangs", release.wait) for _ in range(50)]
-    await run_in_thread("behind them", int)
-    release.set()
-    await asyncio.gather(*hanging)
-    while sum(thread.name in ("idle", "hangs") for thread in threading.enumerate()) > IDLE_MAX:
-        await asyncio.to_thread(lambda: None)
 
 
 async def test_blocking_call_returns_or_fails() -> None:

@@ -1,7 +1,7 @@
 """The records of what pods were given, which all instances on the machine keep in files.
 
 What is given is written under the lock of the state directory, after what other instances have
-given was read, and after a check beside that (`devhost.node.record_store`).
+given was read, and after a check beside that (`devhost.custody.record_store`).
 """
 
 import asyncio
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from devhost.backends.resource_lock import LockState
+from devhost.custody.record_store import Records, RecordStore, find_changes
+from devhost.custody.record_table import RecordTable
+from devhost.custody.state_dir import CLOSE_S, log_transition
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
-from devhost.node.record_store import Records, RecordStore, find_changes
-from devhost.node.record_table import RecordTable
-from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
-from devhost.watch.watcher import Subscription, Watcher, WatchTarget
+from devhost.watch.watcher import Watcher, follow_directory
 
-POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -32,11 +31,49 @@ ChooseRecords = Callable[[], Sequence[Record]]
 class _Gift:
     """Records to be given, in the table already; they are checked again before they are written."""
 
+    table: RecordTable
     check: ChooseRecords
     records: Sequence[Record] = ()
     former: Changes = field(default_factory=dict)  # what the table had instead of them
     refusal: AllocationError | None = None
     is_late: bool = False  # the pod has them, because the disk was slow
+
+    def choose(self) -> None:
+        """Set what the check returns now, or raise `AllocationError`."""
+        records = self.check()
+        if list(records) != list(self.records):
+            self._undo()
+            self.former = {record.key: self.table.get(record.key) for record in records}
+            self.records = records
+            self.table.apply({record.key: record for record in records})
+
+    def _undo(self) -> None:
+        keys = (record.key for record in self.records if self.table.get(record.key) is record)
+        self.table.apply({key: self.former[key] for key in keys})
+
+    def recheck(self) -> None:
+        """Choose again, beside what others have given meanwhile; a refusal undoes it."""
+        if self.refusal is None:
+            try:
+                self.choose()
+            except AllocationError as error:
+                if self.is_late:
+                    _LOG.error("%s: it was given all the same, as the disk was slow", error)
+                else:
+                    self.refusal = error
+                    self._undo()
+
+    def undo_unwritten(self, unwritten: Iterable[Record]) -> None:
+        """Undo what must not be in force before it is written."""
+        undone = (record.key for record in unwritten if self._is_undone(record))
+        self.table.apply({key: self.former[key] for key in undone})
+
+    def _is_undone(self, record: Record) -> bool:
+        former = self.former[record.key]
+        if isinstance(record, ClaimRecord):
+            return former is None and not self.is_late  # it may be unprepared by another instance
+        replaces_steps = isinstance(former, Handout) and former.steps not in ("none", record.steps)
+        return record.steps != "none" and (replaces_steps or not self.is_late)
 
 
 class RecordFiles:
@@ -53,8 +90,9 @@ class RecordFiles:
         self.problem: str | None = None  # why the state directory does not have the records
         self.damage: str | None = None  # what has become of a file that was damaged
         self._gifts: list[_Gift] = []
-        self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
-        self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
+        self._turn = asyncio.Lock()  # to write and read
+        self._running: asyncio.Task[str | None] | None = None  # the attempt that has the turn
+        self._next: asyncio.Task[str | None] | None = None  # the attempt that waits for it
 
     def may_hold(self, resource: str, advertised_id: str) -> bool:
         """Whether a pod may have an ID by a device plugin: it is recorded, or records are lost."""
@@ -88,8 +126,8 @@ class RecordFiles:
         Raises:
             AllocationError: The check refuses it; then nothing is written.
         """
-        gift = _Gift(check)
-        self._choose(gift)
+        gift = _Gift(self.table, check)
+        gift.choose()
         if self._store is not None:
             self._gifts.append(gift)
         problem = await self.sync(within)
@@ -99,15 +137,13 @@ class RecordFiles:
         if not late:
             return None
         gift.is_late = problem == NO_ANSWER
-        undone = (record.key for record in late if _is_undone(record, gift))
-        self.table.apply({key: gift.former[key] for key in undone})
+        gift.undo_unwritten(late)
         return problem or self.problem or NO_ANSWER
 
     def sync_soon(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
         if self._store is not None and (self._next is None or self._next.done()):
-            work = self._attempt(self._store, self._running)
-            self._next = asyncio.create_task(work, name="state")
+            self._next = asyncio.create_task(self._attempt(self._store), name="state")
 
     async def sync(self, within: float) -> str | None:
         """Write what has changed and read what others have written, in so many seconds.
@@ -126,19 +162,9 @@ class RecordFiles:
 
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""
-        subscription = Subscription(watcher, self.sync_soon, ignores=self._is_own)
-        try:
-            while (store := self._store) is not None:
-                targets = {WatchTarget(str(store.directory / name)) for name in (RECORDS, CLAIMS)}
-                await subscription.watch(frozenset(targets))
+        if self._store is not None:
+            async for _ in follow_directory(watcher, self._store.directory, recursive=True):
                 self.sync_soon()
-                await asyncio.sleep(POLL_S)
-        finally:
-            subscription.close()
-
-    def _is_own(self, name: str) -> bool:
-        """Whether only this process is known to write a file; poll for what others do to it."""
-        return name.startswith(".") or (self._store is not None and name in self._store.own)
 
     async def close(self) -> None:
         """Write what has changed, and nothing more."""
@@ -148,65 +174,48 @@ class RecordFiles:
 
     # ── an attempt to write and read ──
 
-    async def _attempt(
-        self, store: RecordStore, former: "asyncio.Task[str | None] | None"
-    ) -> str | None:
+    async def _attempt(self, store: RecordStore) -> str | None:
         """Write and read after the former attempt; return why the files could not be read."""
         loop, path = asyncio.get_running_loop(), store.directory
         late = loop.call_later(PATIENCE_S, self._report, f"{path}: no answer in {PATIENCE_S:g} s")
         try:
-            if former is not None:
-                await asyncio.wait({former})
-            self._running, self._next = self._next, None
-            gifts, self._gifts = self._gifts, []
-            self._recheck(gifts)  # what others have given may have been read since the first check
-            current, last = self.table.snapshot(), store.records
-
-            def merge(changes: Changes) -> Records:
-                self._merge(changes, last)
-                self._recheck(gifts)
-                return self.table.snapshot()
-
-            def merge_on_loop(changes: Changes) -> Records:
-                return call_on_loop(loop, lambda: merge(changes))
-
-            outcome = await run_in_thread("state", lambda: store.update(current, merge_on_loop))
+            async with self._turn:
+                self._running, self._next = self._next, None
+                await self._update(store)
         except OSError as error:
             self._report(f"{path}: {error.strerror or NO_ANSWER}")
             return self.problem
         finally:
             late.cancel()
-        changes = find_changes(outcome.current, store.records)
-        kept = changes.keys() & outcome.unwritten.keys()
-        self._merge({key: changes[key] for key in changes.keys() - kept}, outcome.current)
-        self.damage = outcome.damage or self.damage
-        self._report(f"{path}: {outcome.failure.strerror}" if outcome.failure else None)
         return None
 
-    def _choose(self, gift: _Gift) -> None:
-        """Set what a gift's check returns now, or raise `AllocationError`."""
-        records = gift.check()
-        if list(records) != list(gift.records):
-            self._undo(gift)
-            gift.former = {record.key: self.table.get(record.key) for record in records}
-            gift.records = records
-            self.table.apply({record.key: record for record in records})
+    async def _update(self, store: RecordStore) -> None:
+        loop, path = asyncio.get_running_loop(), store.directory
+        gifts, self._gifts = self._gifts, []
 
-    def _undo(self, gift: _Gift) -> None:
-        keys = (record.key for record in gift.records if self.table.get(record.key) is record)
-        self.table.apply({key: gift.former[key] for key in keys})
+        def recheck() -> Records:
+            for gift in gifts:
+                gift.recheck()
+            return self.table.snapshot()
 
-    def _recheck(self, gifts: Iterable[_Gift]) -> None:
-        for gift in gifts:
-            if gift.refusal is None:
-                try:
-                    self._choose(gift)
-                except AllocationError as error:
-                    if gift.is_late:
-                        _LOG.error("%s: it was given all the same, as the disk was slow", error)
-                    else:
-                        gift.refusal = error
-                        self._undo(gift)
+        # What others have given may have been read since the first check.
+        current, last = recheck(), store.records
+
+        def merge(changes: Changes) -> Records:
+            self._merge(changes, last)
+            return recheck()
+
+        outcome = await run_in_thread(
+            "state",
+            lambda: store.update(
+                current, lambda changes: call_on_loop(loop, lambda: merge(changes))
+            ),
+        )
+        changes = find_changes(outcome.current, store.records)
+        taken = changes.keys() - outcome.unwritten
+        self._merge({key: changes[key] for key in taken}, outcome.current)
+        self.damage = outcome.damage or self.damage
+        self._report(f"{path}: {outcome.failure.strerror}" if outcome.failure else None)
 
     def _merge(self, changes: Changes, before: Records) -> None:
         """Take over what others have changed, but for what has changed here since, too."""
@@ -219,15 +228,6 @@ class RecordFiles:
 
     def _report(self, problem: str | None) -> None:
         self.problem = log_transition("allocated devices", self.problem, problem)
-
-
-def _is_undone(record: Record, gift: _Gift) -> bool:
-    """Whether a record that is not written is as it was before it was given."""
-    former = gift.former[record.key]
-    if isinstance(record, ClaimRecord):
-        return former is None and not gift.is_late  # it may be unprepared by another instance
-    replaces_steps = isinstance(former, Handout) and former.steps not in ("none", record.steps)
-    return record.steps != "none" and (replaces_steps or not gift.is_late)
 
 
 def boot_id() -> str:

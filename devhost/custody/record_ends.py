@@ -1,31 +1,19 @@
 """The end of handouts: kubelet can no longer allocate by a name, and no pod has it."""
 
 import asyncio
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from devhost.backends.backend import OfferedIds
-from devhost.model.advertised import AdvertisedName
+from devhost.backends.backend import Backend
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listing, Listings, present_keys
 from devhost.model.device import HostDevice
-from devhost.model.records import Handout, RecordKey
-from devhost.node.holders import Holders
-from devhost.node.listed_nodes import present_keys
+from devhost.model.records import Changes, Handout, RecordKey
 
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
-
-
-@dataclass(eq=False, slots=True)
-class ListedResource:
-    """The list of a resource of this process."""
-
-    offered_ids: OfferedIds
-    rescan: Callable[[], None]
-    devices: Mapping[str, HostDevice] = field(default_factory=dict)  # as published last
-    shared: bool = False  # they are advertised as shares
-    withheld: bool = False  # a device waits, because a pod may have its nodes
 
 
 @dataclass(eq=False, slots=True)
@@ -40,15 +28,9 @@ class _Life:
 class RecordEnds:
     """Finds the handouts that have ended, by the lists of kubelet and by what pods hold."""
 
-    def __init__(
-        self,
-        listings: Mapping[str, ListedResource],
-        holders: Holders,
-        boot: str,
-        leave_after: float,
-    ) -> None:
-        self._listings, self._holders, self._boot = listings, holders, boot
-        self._leave_after = leave_after
+    def __init__(self, listings: Listings, holders: Holders, backend: Backend, boot: str) -> None:
+        self._listings, self._holders, self._backend = listings, holders, backend
+        self._boot = boot
         self._lives: dict[RecordKey, _Life] = {}
 
     def handed_out(self, handouts: Iterable[Handout]) -> None:
@@ -56,42 +38,36 @@ class RecordEnds:
         now = asyncio.get_running_loop().time()
         self._lives |= {handout.key: _Life(now) for handout in handouts}
 
-    def find_free(self, handouts: Iterable[Handout]) -> tuple[list[Handout], float]:
-        """Return which of all handouts have ended, and in how many seconds there may be more."""
+    def find_ended(self, handouts: Iterable[Handout]) -> tuple[Changes, float]:
+        """Return what is left of the handouts that have ended, and when there may be more.
+
+        That is the number of seconds, if nothing happens meanwhile.
+        """
         # Without those that another instance has ended.
         self._lives = {handout.key: self._life(handout) for handout in handouts}
-        now, pause, free = asyncio.get_running_loop().time(), _POLL_S, list[Handout]()
+        locked_by_other = functools.cache(self._backend.locks.locked_by_other)
+        now, pause = asyncio.get_running_loop().time(), _POLL_S
+        ended: dict[RecordKey, Handout | None] = {}
         for handout in handouts:
             since = self._unallocatable_since(handout, now)
             if since > now:
                 pause = min(pause, since - now) if since < math.inf else 0.0
             elif self._is_free(handout, since):
-                free.append(handout)
-        return free, pause
+                rest = self._rest(handout)
+                if rest != handout and not locked_by_other(handout.resource):
+                    ended[handout.key] = rest
+        return ended, pause
 
-    def rest(self, handout: Handout) -> Handout | None:
+    def _rest(self, handout: Handout) -> Handout | None:
         """Return what stays of a handout that has ended.
 
         A pod may still start its containers again: its steps stay while its name is listed, as
         pod-resources does not show init containers.
         """
-        name, listing = handout.name, self._listings.get(handout.resource)
-        is_listed = listing is not None and listing.offered_ids.lists(
-            name.device, shared=name.shared
-        )
-        if handout.steps == "none" or not is_listed:
+        listing = self._listings.get(handout.resource)
+        if handout.steps == "none" or listing is None or not listing.lists(handout.name):
             return None
         return handout.model_copy(update={"nodes": ()})
-
-    def is_allocatable(
-        self, name: AdvertisedName, node_keys: AbstractSet[str], listing: ListedResource
-    ) -> bool:
-        """Whether an Allocate of nodes may begin, or run, by a name."""
-        device = listing.devices.get(name.device)
-        if device and name.shared is listing.shared and (keys := present_keys(device)):
-            return not keys.isdisjoint(node_keys)
-        now = asyncio.get_running_loop().time()
-        return listing.offered_ids.may_allocate(name.device, now, shared=name.shared)
 
     def _life(self, handout: Handout) -> _Life:
         return self._lives.setdefault(handout.key, _Life())
@@ -109,19 +85,19 @@ class RecordEnds:
                 life.ended_at = None
                 if life.allocated_at is None:
                     # By another instance, it may have been allocated until now.
-                    life.allocated_at = now + self._leave_after
+                    life.allocated_at = now + self._backend.leave_after
                 return life.allocated_at
             life.offered = None
-            if self.is_allocatable(handout.name, handout.node_keys(self._boot), listing):
+            if listing.may_allocate(handout.name, handout.node_keys(self._boot)):
                 life.ended_at = now
                 return math.inf
         if life.ended_at is None:
             # What another instance, or an earlier list, offered may be in an Allocate that runs.
-            life.ended_at = now + self._leave_after
+            life.ended_at = now + self._backend.leave_after
         return life.ended_at
 
     def _is_on_offer(
-        self, handout: Handout, device: HostDevice, listing: ListedResource, life: _Life
+        self, handout: Handout, device: HostDevice, listing: Listing, life: _Life
     ) -> bool:
         """Whether a device has a node of a handout, under its name."""
         if handout.name.shared is not listing.shared:

@@ -2,16 +2,16 @@
 
 A resource has a file, which is written by who has the lock of the resource; a claim has one, which
 is written by who is asked to prepare it. The others read. What is written is written under the lock
-of the directory, after what others have changed was read. What is not in a file has ended: nobody
-writes it again but who may write the file, and only where it was lost. What a newer version has
-added is kept.
+of the directory, after what others have changed was read. What is not in a file has ended: only
+who has the lock of a resource writes its records again where they were lost. What a newer version
+has added is kept.
 """
 
 import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,19 +19,17 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from devhost.backends.resource_lock import LockState
-from devhost.model.names import text_hash
-from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
-from devhost.node.state_dir import (
+from devhost.custody.state_dir import (
     CLAIMS,
     RECORDS,
     SUBDIRECTORIES,
-    TOO_LARGE,
     directory_lock,
-    make_private,
     move_aside,
     read_state,
     write_atomically,
 )
+from devhost.model.names import text_hash
+from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
 
 Records = Mapping[RecordKey, Record]
 _Stamp = tuple[int, ...]
@@ -64,7 +62,7 @@ class Outcome(NamedTuple):
 
     current: Records  # of the process, with what others have changed
     failure: OSError | None = None  # why a file could not be read or written
-    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it); what it has kept from the files
+    unwritten: Collection[RecordKey] = ()  # which that has kept from the files
     damage: str | None = None  # what has become of a file that was damaged
 
 
@@ -75,7 +73,7 @@ class _File:
     stamp: _Stamp = ()  # differs from one file to the next
     records: Records = field(default_factory=dict)  # from before, if it cannot be read now
     rest: Mapping[str, Any] = field(default_factory=dict)  # written by a newer version
-    damage: str | None = None  # why it is to be moved aside
+    damage: Exception | None = None  # why it is to be moved aside
     failure: OSError | None = None  # why it could not be read
 
 
@@ -90,12 +88,10 @@ class RecordStore:
 
     def __init__(self, directory: Path, lock_of: Callable[[str], LockState]) -> None:
         self.directory, self._lock_of = directory, lock_of
-        self.records: Records = {}  # of all files
-        self.own: set[str] = set()  # base names of files that only this process is known to write
-        self.was_kept = False  # there were records of device plugins at the first reading
+        self.records: Records = {}  # of all files, as the last update has left them
+        # Whether there were records of device plugins at the first reading.
+        self.was_kept: bool | None = None
         self._files: dict[str, _File] = {}  # by name below the directory
-        self._directories: Mapping[str, _Stamp | None] = {}
-        self._has_changed = False  # a file or directory, since the last update that has ended
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""
@@ -108,92 +104,61 @@ class RecordStore:
         `current` are its records. What others have changed is taken over by `merge` before anything
         is written, which returns the records as they are then.
         """
-        if not self._directories:  # the first update of this process
-            make_private(self.directory)
+        if self.was_kept is None:
             self.was_kept = (self.directory / RECORDS).is_dir()
-        lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()
-            if not self._is_damaged and not self._find_lost(current):
+            is_damaged = any(file.damage for file in self._files.values())
+            if not is_damaged and not self._find_lost(current):
                 return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            if self._has_changed or self._is_damaged:
-                lost = self._find_lost(current)
-                damage = self._set_damaged_aside()
-                if changes := find_changes(self.records, {**self._all_records(), **lost}):
-                    current = merge(changes)
-            failure, unwritten = self._write(current, lost)
+            damage, lost = self._set_damaged_aside(), self._find_lost(current)
+            if changes := find_changes(self.records, {**self._all_records(), **lost}):
+                current = merge(changes)
+            if lost:
+                _LOG.warning("%s: %d lost records are written again", self.directory, len(lost))
+            failure, unwritten = self._write(current)
         return self._end(Outcome(current, failure, unwritten, damage))
 
     def _end(self, outcome: Outcome) -> Outcome:
-        self.records, self._directories = self._all_records(), self._identify_directories()
-        self._has_changed = False
+        self.records = self._all_records()
         failures = (file.failure for file in self._files.values() if file.failure)
         return outcome._replace(failure=outcome.failure or next(failures, None))
-
-    @property
-    def _is_damaged(self) -> bool:
-        return any(file.damage for file in self._files.values())
 
     def _all_records(self) -> dict[RecordKey, Record]:
         files = self._files.values()
         return {key: record for file in files for key, record in file.records.items()}
 
-    def _identify_directories(self) -> Mapping[str, _Stamp | None]:
-        return {name: _identity(self.directory / name) for name in SUBDIRECTORIES}
-
     # ── reading ──
 
     def _read(self) -> None:
         """Read the files that are not as they were."""
-        stamps: dict[str, _Stamp] = {}
+        files: dict[str, _File] = {}
         for directory in SUBDIRECTORIES:
-            stamps |= _list_files(self.directory, directory)
-        for name in self._files.keys() - stamps.keys():
-            del self._files[name]
-            self.own.discard(Path(name).name)
-            self._has_changed = True
-        for name, stamp in stamps.items():
-            former = self._files.get(name, _NO_FILE)
-            if former.stamp != stamp:
-                self._files[name] = self._read_file(name, stamp, former)
-                self.own.discard(Path(name).name)
-                self._has_changed = True
-        self._has_changed |= self._identify_directories() != self._directories
+            for name, stamp in _list_files(self.directory, directory).items():
+                file = self._files.get(name, _NO_FILE)
+                files[name] = file if file.stamp == stamp else self._read_file(name, stamp, file)
+        self._files = files
 
     def _read_file(self, name: str, stamp: _Stamp, former: _File) -> _File:
-        path = self.directory / name
         try:
-            raw = read_state(path)
+            return _parse(name, read_state(self.directory / name), stamp)
         except OSError as error:
             return replace(former, stamp=(), failure=error)
-        try:
-            file = _parse(name, raw, stamp)
         except (ValueError, RecursionError) as error:
-            return _File(stamp, former.records, damage=str(error))
-        if unknown := len(file.rest.get(RECORDS, ())):
-            _LOG.info("%s: %d records are of another version: they are kept", path, unknown)
-        return file
+            return _File(stamp, former.records, damage=error)
 
     def _find_lost(self, current: Records) -> dict[RecordKey, Record]:
-        """Return the records that are in no file, but were not ended.
+        """Return the records that were in a file which only this process writes, and are not now.
 
-        A file was damaged, or is missing that only this process writes, or the directory is another
-        one. Whether the steps are done cannot be told.
+        Whether the steps are done cannot be told.
         """
-        lost, present = dict[RecordKey, Record](), self._all_records()
-        directories = self._identify_directories()
-        for key in current.keys() & self.records.keys():
-            record, name = current[key], file_of(key)
-            is_damaged = self._files.get(name, _NO_FILE).damage is not None
-            if key in present and not is_damaged:
-                continue
-            parent = name.partition("/")[0]
-            is_other = directories[parent] != self._directories.get(parent)
-            lock = "free" if key[0] == CLAIM else self._lock_of(key[0])
-            if lock == "ours" or (lock == "free" and (is_other or is_damaged)):
-                lost[key] = record.with_steps("none") if isinstance(record, Handout) else record
+        lost = dict[RecordKey, Record]()
+        for key in (current.keys() & self.records.keys()) - self._all_records().keys():
+            record = current[key]
+            if isinstance(record, Handout) and self._lock_of(record.resource) == "ours":
+                lost[key] = record.with_steps("none")
         return lost
 
     def _set_damaged_aside(self) -> str | None:
@@ -208,27 +173,22 @@ class RecordStore:
 
     # ── writing ──
 
-    def _write(
-        self, current: Records, lost: Records
-    ) -> tuple[OSError | None, dict[RecordKey, Record | None]]:
+    def _write(self, current: Records) -> tuple[OSError | None, list[RecordKey]]:
         """Change the files that this process may write, each as a whole.
 
         Returns why that failed, and what could not be changed.
         """
         by_file: dict[str, dict[RecordKey, Record | None]] = {}
-        present, failure = self._all_records() if self._has_changed else self.records, None
+        present, failure, unwritten = self._all_records(), None, list[RecordKey]()
         for key, record in find_changes(present, current).items():
-            if key in lost or self._may_write(key, present):
+            if self._may_write(key, present):
                 by_file.setdefault(file_of(key), {})[key] = record
-        unwritten: dict[RecordKey, Record | None] = {}
         for name, changes in by_file.items():
             try:
                 self._write_file(name, changes)
             except OSError as error:
                 failure = error
-                unwritten |= changes
-        if lost and not failure:
-            _LOG.warning("%s: %d lost records are written again", self.directory, len(lost))
+                unwritten += changes
         return failure, unwritten
 
     def _may_write(self, key: RecordKey, present: Records) -> bool:
@@ -243,7 +203,6 @@ class RecordStore:
         path, file = self.directory / name, self._files.get(name, _NO_FILE)
         records = {**file.records, **changes}
         kept = {key: record for key, record in records.items() if record is not None}
-        self.own.add(path.name)
         if not kept and not file.rest.get(RECORDS):
             path.unlink(missing_ok=True)
             self._files.pop(name, None)
@@ -256,21 +215,15 @@ class RecordStore:
 # ── the content of a file ──
 
 
-def _parse(name: str, raw: bytes | None, stamp: _Stamp) -> _File:
-    """Return the records of a file; raise `ValueError` with the damage if it has one."""
-    if raw is None:
-        raise ValueError(TOO_LARGE)
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"damaged ({error})") from None
-    records, rest = list[Record](), list[Any]()
+def _parse(name: str, raw: bytes, stamp: _Stamp) -> _File:
+    """Return the records of a file; raise `ValueError` if it is damaged."""
+    content, records, rest = json.loads(raw), list[Record](), list[Any]()
     if name.startswith(CLAIMS) and isinstance(content, dict):
         with contextlib.suppress(ValidationError):  # then a newer version has written it
             records.append(ClaimRecord.model_validate(content, strict=False))
         return _File(stamp, {record.key: record for record in records})
     if not isinstance(content, dict) or not isinstance(content.get(RECORDS), list):
-        raise ValueError("damaged (no records)")  # noqa: TRY004 (of the content)
+        raise ValueError("no records")  # noqa: TRY004 (of the content)
     for entry in content[RECORDS]:
         try:
             fields = {**entry, "resource": content.get("resource")}
@@ -310,11 +263,3 @@ def _list_files(path: Path, directory: str) -> dict[str, _Stamp]:
 
 def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _identity(path: Path) -> _Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None  # reading it says why
-    return status.st_dev, status.st_ino

@@ -1,19 +1,16 @@
 """The conflicts of devices: who else may have a node of one, and why."""
 
-import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from devhost.backends.backend import Backend
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listings, owned_keys, present_keys
+from devhost.custody.record_table import Holding, HoldingIndex, RecordTable
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.node.holders import Holders
-from devhost.node.listed_nodes import ListedNodes, owned_keys, present_keys
-from devhost.node.record_ends import ListedResource, RecordEnds
-from devhost.node.record_table import Holding, HoldingIndex, RecordTable
 
 
 class Conflicts:
@@ -22,14 +19,11 @@ class Conflicts:
     def __init__(
         self,
         table: RecordTable,
-        listings: Mapping[str, ListedResource],
-        ends: RecordEnds,
+        listings: Listings,
         holders: Holders,
         backend: Backend,
     ) -> None:
         self.table, self.listings, self.holders, self.backend = table, listings, holders, backend
-        self._ends = ends
-        self.listed_nodes = ListedNodes()
         self.overlap: Mapping[str, bool] = {}  # of each resource of the file
         # Devices that pods have without a record: the first whose nodes are not known, and, of
         # claims, those whose nodes are.
@@ -39,7 +33,7 @@ class Conflicts:
     @property
     def possible(self) -> bool:
         """Whether a device that is as it was may have one now."""
-        return bool(self.table or self.unrecorded) or self.unaccounted is not None
+        return bool(self.table or self.unrecorded.by_name) or self.unaccounted is not None
 
     def refuse(self, resource: Resource, devices: Iterable[HostDevice], claim: str = "") -> None:
         """Raise `AllocationError` if a device was handed out under another name.
@@ -51,7 +45,7 @@ class Conflicts:
         for device in devices:
             holding = rivals.find_holding(device)
             if claim and holding is None and resource.replicas == 1:
-                unrecorded = self.unrecorded.by_name(advertised_name(resource, device))
+                unrecorded = self.unrecorded.by_name.get(advertised_name(resource, device), ())
                 holding = next((held for held in unrecorded if held.claim != claim), None)
             if holding is not None:
                 listing.rescan()
@@ -72,11 +66,7 @@ class Conflicts:
             return f"held as {name} by {', '.join(sorted(pods))}"
         if holding.claim:
             return f"held as {name} by claim {holding.claim}"
-        if (
-            listing is not None
-            and listing.offered_ids.lists(name.device, shared=name.shared)
-            and self._ends.is_allocatable(name, keys, listing)
-        ):
+        if listing is not None and listing.lists(name) and listing.may_allocate(name, keys):
             return f"still in the kubelet's list as {name}"
         if self.backend.locks.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
@@ -93,8 +83,10 @@ class Rivals:
     ) -> None:
         self._conflicts, self._resource, self._devices = conflicts, resource, devices
         self._publisher = conflicts.backend.publisher(resource)
-        self._indexes = (conflicts.table.index, conflicts.unrecorded)
-        self._stray: dict[str, list[Holding]] = {}  # by node key
+        indexes = conflicts.table.index, conflicts.unrecorded
+        self._by_name = [index.by_name for index in indexes]
+        self._by_node = [index.by_node for index in indexes]
+        self._suspects: dict[str, list[Holding]] = {}  # by node key
         self._present: dict[str, set[str]] = {}  # the node keys of devices
 
     def find_reason(self, device: HostDevice) -> str | None:
@@ -113,42 +105,36 @@ class Rivals:
 
     def find_holding(self, device: HostDevice) -> Holding | None:
         """Return who has a node of a device under another name, or by another publisher."""
-        if not any(self._indexes):
+        if not any(self._by_name):
             return None
         name, keys = advertised_name(self._resource, device), owned_keys(device)
         if not keys:  # a token has a name alone
-            holdings = (holding for index in self._indexes for holding in index.by_name(name))
+            holdings = (held for index in self._by_name for held in index.get(name, ()))
             return next((held for held in holdings if held.driver != self._publisher), None)
-        for holding in (holding for key in keys for holding in self._find_stray(key)):
+        for holding in (holding for key in keys for holding in self._find_suspects(key)):
             if holding.name == name:
                 if holding.driver != self._publisher:
                     return holding  # it may be allocated once more: publishers do not know
-            elif not self._is_beside(holding, keys):
+            elif holding.name.resource != name.resource or not self._is_beside(holding, keys):
                 return holding
-        may_share = functools.partial(self._conflicts.may_share, self._resource)
-        return next(itertools.filterfalse(may_share, self._find_elsewhere(keys)), None)
+        return None
 
-    def _find_elsewhere(self, keys: Iterable[str]) -> Iterator[Holding]:
-        """Yield what was given of nodes as devices of other resources."""
-        for key in keys:
-            for index in self._indexes:
-                for resource in index.resources(key):
-                    if resource != self._resource.name:
-                        yield from index.by_node(key, resource)
-
-    def _find_stray(self, key: str) -> list[Holding]:
-        """Return what was given of a node of this resource that may not be as it is listed.
+    def _find_suspects(self, key: str) -> list[Holding]:
+        """Return what was given of a node but for what may be shared, or is as it is listed.
 
         Of two nodes of one number a scan has made two devices, and each pod has its own.
         """
-        if (stray := self._stray.get(key)) is None:
-            stray = self._stray[key] = [
-                holding
-                for index in self._indexes
-                for holding in index.by_node(key, self._resource.name)
-                if holding.driver != self._publisher or not self._is_beside(holding, {key})
-            ]
-        return stray
+        if (suspects := self._suspects.get(key)) is None:
+            suspects = self._suspects[key] = []
+            for holding in (held for index in self._by_node for held in index.get(key, ())):
+                if holding.name.resource != self._resource.name:
+                    is_harmless = self._conflicts.may_share(self._resource, holding)
+                else:
+                    is_own = holding.driver == self._publisher
+                    is_harmless = is_own and self._is_beside(holding, {key})
+                if not is_harmless:
+                    suspects.append(holding)
+        return suspects
 
     def _is_beside(self, holding: Holding, keys: AbstractSet[str]) -> bool:
         """Whether a device is listed under the name of a holding, with these nodes of it."""
@@ -163,18 +149,16 @@ class Rivals:
 
     def _find_listed(self, device: HostDevice, keys: frozenset[str]) -> str | None:
         """Return under which other name a node of a device is in the kubelet's list."""
-        conflicts, name = self._conflicts, self._resource.name
-        if conflicts.listings[name].offered_ids.lists(
-            device.id, shared=self._resource.replicas == 1
-        ):
+        listings, name = self._conflicts.listings, self._resource.name
+        if listings[name].offered_ids.lists(device.id, shared=self._resource.replicas == 1):
             return "its former IDs are still in the kubelet's list"
-        for resource in sorted(conflicts.listed_nodes.resources(keys)):
-            shares = self._resource.overlap == "allow" or conflicts.overlap.get(resource)
+        for resource in sorted(listings.resources(keys)):
+            shares = self._resource.overlap == "allow" or self._conflicts.overlap.get(resource)
             if resource != name and shares:
                 continue
-            listed_ids = conflicts.listings[resource].offered_ids
+            listed_ids = listings[resource].offered_ids
             for leaving in (True,) if resource == name else (True, False):
-                for device_id in conflicts.listed_nodes.device_ids(keys, resource, leaving=leaving):
+                for device_id in listings.device_ids(keys, resource, leaving=leaving):
                     if resource == name:
                         beside = self._devices.get(device_id)
                         if beside is None or not beside.is_leaving:

@@ -1,17 +1,32 @@
 """The table of all records, with indexes by node and by name; pure."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
-from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
+from devhost.model.device import HostDevice
+from devhost.model.records import (
+    Changes,
+    ClaimRecord,
+    Handout,
+    Record,
+    RecordedNodes,
+    RecordKey,
+    Steps,
+    nodes_of,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """Nodes that no other pod may have, under one name, because of a record."""
 
+    record: RecordKey
     name: AdvertisedName
     nodes: RecordedNodes
     overlap: bool
@@ -29,70 +44,49 @@ class Holding:
 def holdings(record: Record) -> Iterator[Holding]:
     """Yield what no other pod may have because of a record."""
     if isinstance(record, Handout):
-        yield Holding(record.name, record.nodes, record.overlap)
+        yield Holding(record.key, record.name, record.nodes, record.overlap)
         return
     for device in record.devices:
         if not device.admin:
             name = offered_id(device.id).name(device.resource)
-            yield Holding(name, device.nodes, device.overlap, record.driver, record.shown)
+            claim = record.driver, record.shown
+            yield Holding(record.key, name, device.nodes, device.overlap, *claim)
 
 
+class Index(dict[K, dict[V, None]]):
+    """Values in order, by keys of which each has one."""
+
+    def add(self, key: K, value: V) -> None:
+        """Add a value of a key."""
+        self.setdefault(key, {})[value] = None
+
+    def remove(self, key: K, value: V) -> None:
+        """Remove a value of a key."""
+        values = self[key]
+        del values[value]
+        if not values:
+            del self[key]
+
+
+@dataclass(slots=True)
 class HoldingIndex:
-    """Holdings by node, and by name with the records of each, which may be several shares."""
+    """What no other pod may have, by node (`RecordedNode.keys`) and by name."""
 
-    def __init__(self, boot: str) -> None:
-        self.boot = boot
-        self._by_node: dict[str, dict[str, dict[Holding, None]]] = {}  # and by resource
-        self._by_name: dict[AdvertisedName, dict[Holding, set[RecordKey]]] = {}
+    boot: str
+    by_node: Index[str, Holding] = field(default_factory=Index)
+    by_name: Index[AdvertisedName, Holding] = field(default_factory=Index)
 
-    def __bool__(self) -> bool:
-        return bool(self._by_name)
-
-    def __eq__(self, index: object) -> bool:
-        return isinstance(index, HoldingIndex) and self._by_name == index._by_name
-
-    def __hash__(self) -> int:
-        raise TypeError("it changes")
-
-    def resources(self, key: str) -> Iterable[str]:
-        """Return the resources of which pods were given a node, by one of its keys."""
-        return self._by_node.get(key, ())
-
-    def by_node(self, key: str, resource: str) -> Iterable[Holding]:
-        """Return what pods were given of a node as a device of a resource."""
-        return self._by_node.get(key, {}).get(resource, ())
-
-    def by_name(self, name: AdvertisedName) -> Iterable[Holding]:
-        """Return what pods were given of a device under a name."""
-        return self._by_name.get(name, ())
-
-    def record_keys(self, name: AdvertisedName) -> Iterator[RecordKey]:
-        """Yield the keys of the records of a device under a name."""
-        return (key for keys in self._by_name.get(name, {}).values() for key in keys)
-
-    def add(self, holding: Holding, record_key: RecordKey) -> None:
-        """Add what is held by a record."""
-        self._by_name.setdefault(holding.name, {}).setdefault(holding, set()).add(record_key)
+    def add(self, holding: Holding) -> None:
+        """Add a holding."""
+        self.by_name.add(holding.name, holding)
         for key in holding.node_keys(self.boot):
-            by_resource = self._by_node.setdefault(key, {})
-            by_resource.setdefault(holding.name.resource, {})[holding] = None
+            self.by_node.add(key, holding)
 
-    def remove(self, holding: Holding, record_key: RecordKey) -> None:
-        """Remove what was held by a record."""
-        by_holding, resource = self._by_name[holding.name], holding.name.resource
-        by_holding[holding].discard(record_key)
-        if by_holding[holding]:
-            return
-        del by_holding[holding]
-        if not by_holding:
-            del self._by_name[holding.name]
+    def remove(self, holding: Holding) -> None:
+        """Remove a holding."""
+        self.by_name.remove(holding.name, holding)
         for key in holding.node_keys(self.boot):
-            by_resource = self._by_node[key]
-            del by_resource[resource][holding]
-            if not by_resource[resource]:
-                del by_resource[resource]
-            if not by_resource:
-                del self._by_node[key]
+            self.by_node.remove(key, holding)
 
 
 class RecordTable:
@@ -124,15 +118,41 @@ class RecordTable:
 
     def by_name(self, name: AdvertisedName) -> list[Record]:
         """Return the records of a device under a name."""
-        return [self._records[key] for key in {*self.index.record_keys(name)}]
+        return [
+            self._records[key]
+            for key in {holding.record for holding in self.index.by_name.get(name, ())}
+        ]
 
     def has_nodes(self, name: AdvertisedName) -> bool:
         """Whether it is recorded which nodes a device under a name has."""
-        return any(holding.nodes for holding in self.index.by_name(name))
+        return any(holding.nodes for holding in self.index.by_name.get(name, ()))
 
     def handouts(self, name: AdvertisedName) -> list[Handout]:
         """Return the handouts of a device under a name."""
         return [record for record in self.by_name(name) if isinstance(record, Handout)]
+
+    def renew(
+        self,
+        resource: str,
+        advertised_id: str,
+        device: HostDevice,
+        overlap: bool,
+        steps: Steps | None = None,
+    ) -> Handout:
+        """Return the record of an ID that a pod is given, or has.
+
+        Nodes that it had before stay; so do its steps, without others.
+        """
+        former = self.find((resource, advertised_id))
+        nodes = (*(former.nodes if former else ()), *nodes_of(device, self.boot))
+        return Handout(
+            resource=resource,
+            id=advertised_id,
+            device=device.id,
+            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
+            overlap=overlap,
+            steps=steps or (former.steps if former else "none"),
+        )
 
     def snapshot(self) -> dict[RecordKey, Record]:
         """Return all records, as they are now."""
@@ -143,12 +163,12 @@ class RecordTable:
         for key, record in changes.items():
             if (former := self._records.pop(key, None)) is not None:
                 for holding in {*holdings(former)}:
-                    self.index.remove(holding, key)
+                    self.index.remove(holding)
                 if isinstance(former, ClaimRecord):
                     del self.claims[former.id]
             if record is not None:
                 self._records[key] = record
                 for holding in holdings(record):
-                    self.index.add(holding, key)
+                    self.index.add(holding)
                 if isinstance(record, ClaimRecord):
                     self.claims[record.id] = record

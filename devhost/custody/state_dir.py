@@ -6,7 +6,6 @@ They are replaced atomically under the directory's lock.
 import contextlib
 import errno
 import fcntl
-import functools
 import logging
 import os
 import stat
@@ -15,14 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from devhost.model.limits import STATE_BYTES_MAX
-from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
-LAST_GOOD: Final = "last-good.yaml"
 LOCK: Final = "lock"
 RECORDS: Final = "records"
 CLAIMS: Final = "claims"
 SUBDIRECTORIES: Final = (RECORDS, CLAIMS)
-TOO_LARGE: Final = f"larger than {STATE_BYTES_MAX >> 20} MiB"
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
@@ -34,49 +30,6 @@ def log_transition(content: str, before: str | None, problem: str | None) -> str
     elif problem is None and before is not None:
         _LOG.info("%s saved again", content)
     return problem
-
-
-class LastGoodConfig:
-    """The copy of the configuration that was applied last, for a start with an invalid file."""
-
-    def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
-        self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
-        self.unsaved: bytes | None = None  # the content to be saved
-        self.problem: str | None = None  # why it could not be
-
-    def read(self) -> bytes | None:
-        """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
-        try:
-            raw = read_state(self.path)
-        except FileNotFoundError:
-            return None
-        if raw is None:
-            move_aside(self.path, TOO_LARGE)
-        return raw
-
-    def write(self, raw: bytes) -> None:
-        """Replace the copy; raise `OSError` if it cannot be written."""
-        with contextlib.suppress(OSError):  # it may be replaced all the same
-            if self.read() == raw:
-                return
-        with directory_lock(self.path.parent):
-            write_atomically(self.path, raw)
-
-    async def save(self) -> None:
-        """Save what is unsaved; `problem` says why that fails."""
-        problem = None
-        try:
-            while (raw := self.unsaved) is not None:
-                write = functools.partial(self.write, raw)
-                await self._calls.run(write, patience=PATIENCE_S)
-                if self.unsaved is raw:  # else there is a newer one
-                    self.unsaved = None
-        except OSError as error:
-            problem = f"{self.path}: {error.strerror}"
-        self.problem = log_transition("the last good configuration", self.problem, problem)
-
-
-# ── calls that block ──
 
 
 @contextlib.contextmanager
@@ -91,16 +44,6 @@ def directory_lock(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def make_private(directory: Path) -> None:
-    """Take a directory from others, if there is nothing in it but devhost's own files."""
-    with contextlib.suppress(OSError):  # it does not exist, or is read-only
-        status = directory.stat()
-        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
-            names = {path.name for path in directory.iterdir()}
-            if names <= {LOCK, LAST_GOOD, *SUBDIRECTORIES}:
-                directory.chmod(0o700)
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
@@ -119,20 +62,22 @@ def write_atomically(path: Path, raw: bytes) -> None:
         os.close(directory)
 
 
-def read_state(path: Path) -> bytes | None:
-    """Return the content of a file, ``None`` if it is too large; raise `OSError`."""
+def read_state(path: Path) -> bytes:
+    """Return the content of a file; raise `OSError`, or `ValueError` if it is too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         raw = stream.read(STATE_BYTES_MAX + 1)
-    return raw if len(raw) <= STATE_BYTES_MAX else None
+    if len(raw) > STATE_BYTES_MAX:
+        raise ValueError(f"larger than {STATE_BYTES_MAX:,} bytes")
+    return raw
 
 
-def move_aside(path: Path, why: str) -> str:
+def move_aside(path: Path, damage: Exception) -> str:
     """Rename a file that is damaged, or none of devhost's; log a message of it and return it."""
-    damaged = path.replace(path.with_name(f"{path.name}.damaged"))
-    message = f"{path} was {why}: moved to {damaged}"
+    aside = path.replace(path.with_name(f"{path.name}.damaged"))
+    message = f"{path} was damaged ({damage}): moved to {aside}"
     _LOG.warning("%s", message)
     return message
 

@@ -33,6 +33,15 @@ class _List:
     by_name: Mapping[AdvertisedName, HeldBy]  # the IDs that pods hold, by their device
 
 
+@dataclass(slots=True)
+class _Kubelet:
+    """The kubelet that has given the newest list."""
+
+    identity: object = None
+    since: float = 0.0  # when its first list was requested
+    api_pod_at: float = math.inf  # when its first one with a pod of the API server was
+
+
 class Holders:
     """One per process. While pod-resources is unavailable, the last list remains in force."""
 
@@ -43,9 +52,7 @@ class Holders:
         self._static_suffix = f"-{node_name.lower()}"
         # The newest, and before it complete ones that are `CONFIRM_S` apart or of other kubelets.
         self._lists: list[_List] = []
-        self._kubelet: object = None  # which one has given the newest list
-        self._since = 0.0  # when its first one was requested
-        self._api_pod_at = math.inf  # when its first one with a pod of the API server was
+        self._kubelet = _Kubelet()
         self.ask_soon = asyncio.Event()  # has `run` ask now, and once more `CONFIRM_S` later
         self._failure: str | None = None
         self._ended = 0  # calls
@@ -91,7 +98,7 @@ class Holders:
         That is so by two complete lists requested ``since`` a moment. They are `CONFIRM_S` apart,
         and of the present kubelet.
         """
-        begin = max(since, self._since)
+        begin = max(since, self._kubelet.since)
         lists = [
             listed
             for listed in self._lists
@@ -173,15 +180,15 @@ class Holders:
         the API server it learns at a time, and admits them one after the other
         (k8s.io/kubernetes v1.37.1 pkg/kubelet/kubelet.go, HandlePodAdditions).
         """
-        held = listed.held
-        if listed.kubelet != self._kubelet:
-            self._kubelet, self._since, self._api_pod_at = listed.kubelet, at, math.inf
+        held, kubelet = listed.held, self._kubelet
+        if listed.kubelet != kubelet.identity:
+            kubelet = self._kubelet = _Kubelet(listed.kubelet, at)
         if not all(name.endswith(self._static_suffix) for name in listed.pods):
-            self._api_pod_at = min(self._api_pod_at, at)
-        has_all_pods = at >= self._api_pod_at + POLL_S
+            kubelet.api_pod_at = min(kubelet.api_pod_at, at)
+        has_all_pods = at >= kubelet.api_pod_at + POLL_S
         complete = has_all_pods or await self._pod_resources.covers_checkpoint(held)
         lists = self._lists
-        near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
+        near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), kubelet.since)
         if lists and (near or not lists[-1].complete):
             lists.pop()
         latest = _List(held, at, has_all_pods, complete, _by_name(held.by_id))

@@ -2,7 +2,7 @@
 
 Two facts speak against a device: kubelet may still allocate a node of it under another name, and a
 pod may have the node under that name. What was allocated is recorded before Allocate is answered
-(`devhost.node.record_files`). All instances of devhost on the machine share the records: of two
+(`devhost.custody.record_files`). All instances of devhost on the machine share the records: of two
 that hand out one node, the second is refused.
 
 What is not allocated is not recorded. Under a second name of this process it waits only until the
@@ -22,6 +22,12 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.backends.backend import Backend, OfferedIds
+from devhost.custody.conflicts import Conflicts, Rivals, advertised_name
+from devhost.custody.holders import Holders
+from devhost.custody.listings import Listing, Listings, owned_keys
+from devhost.custody.record_ends import RecordEnds
+from devhost.custody.record_files import RecordFiles
+from devhost.custody.record_table import Holding, HoldingIndex, holdings
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -36,19 +42,11 @@ from devhost.model.records import (
     nodes_of,
     with_new_nodes,
 )
-from devhost.node.conflicts import Conflicts, Rivals, advertised_name
-from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_keys
-from devhost.node.pre_start import unknown_steps
-from devhost.node.record_ends import ListedResource, RecordEnds
-from devhost.node.record_files import RecordFiles
-from devhost.node.record_table import Holding, HoldingIndex, holdings
 from devhost.watch.threads import wait_at_most
 
 _TICK_S: Final = 0.5  # at least, between two looks for records that have ended
-_WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
-_WRITE_S: Final = 0.1  # of it, for the latter at least
-_STEPS_S: Final = 1.0  # for the latter, where it fails without
+_WAIT_S: Final = 0.25  # an Allocate waits for the state directory
+_STEPS_S: Final = 1.0  # where it fails without
 _LOAD_S: Final = 2.0
 
 
@@ -58,14 +56,14 @@ class Custody:
     def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
         self._files, self._table = files, files.table
-        self._listings: dict[str, ListedResource] = {}
-        self._ends = RecordEnds(self._listings, holders, self._table.boot, backend.leave_after)
-        self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
+        self._listings = Listings()
+        self._ends = RecordEnds(self._listings, holders, backend, self._table.boot)
+        self._conflicts = Conflicts(self._table, self._listings, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a record may have ended, or be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
-        holders.on_change.append(self._rescan_withheld)  # the reason may be another one
+        holders.on_change.append(self._listings.rescan_withheld)  # the reason may be another one
         holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──
@@ -76,17 +74,17 @@ class Custody:
             resource.name: resource.overlap == "allow" for resource in resources
         }
         self._files.sync_soon()  # a resource may have another name now
-        self._rescan_withheld()  # a device may wait for one that shares its nodes now
+        self._listings.rescan_withheld()  # a device may wait for one that shares its nodes now
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
-        self._listings[name] = ListedResource(offered_ids, rescan)
+        self._listings[name] = Listing(offered_ids, rescan)
         self._due.set()
 
     def remove(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        if self._conflicts.listed_nodes.update(name, self._listings.pop(name).devices, {}):
-            self._rescan_withheld()
+        self._listings.set_devices(name, {})
+        del self._listings[name]
         self._due.set()
 
     async def reserved(self) -> Mapping[str, AbstractSet[str]]:
@@ -119,12 +117,8 @@ class Custody:
     def set_listed(self, resource: Resource, offered: Snapshot) -> None:
         """Set the devices in the list of a resource, as judged."""
         self._due.set()
-        listing = self._listings[resource.name]
-        former, listing.devices = listing.devices, offered.devices
-        listing.shared = resource.replicas > 1
-        listing.withheld = any(device.is_withheld for device in offered.devices.values())
-        if self._conflicts.listed_nodes.update(resource.name, former, offered.devices):
-            self._rescan_withheld()
+        is_shared = resource.replicas > 1
+        former = self._listings.set_devices(resource.name, offered.devices, shared=is_shared)
         for device in offered.devices.values() if self._table else ():
             if former.get(device.id) is not device:
                 self._follow(device, advertised_name(resource, device))
@@ -142,7 +136,7 @@ class Custody:
                 nodes = with_new_nodes(renewed, device, boot)
                 if nodes != handout.nodes:
                     self._files.set({handout.key: handout.model_copy(update={"nodes": nodes})})
-                    self._rescan_withheld()
+                    self._listings.rescan_withheld()
 
     # ── Allocate ──
 
@@ -153,26 +147,24 @@ class Custody:
         ids: Sequence[OfferedId],
         *,
         steps: Steps = "none",
-        waited: float = 0.0,
     ) -> None:
         """Record that IDs of devices are handed out, before a container has them.
 
-        It waits at most 0.25 s for a slow disk, and a second if there are steps, less those that
-        the call has `waited` before.
+        It waits at most 0.25 s for a slow disk, and a second if there are steps.
 
         Raises:
             AllocationError: A node was handed out under another name, or it could not be written
                 that there are steps to run.
         """
         chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
+        table = self._table
         overlap = resource.overlap == "allow"
         handouts = [
-            self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
+            table.renew(resource.name, offered.id, devices[offered.device], overlap, steps)
             for offered in ids
         ]
-        new = [handout for handout in handouts if handout not in self._table or steps != "none"]
+        new = [handout for handout in handouts if handout not in table or steps != "none"]
         self._ends.handed_out(handouts)
-        within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
 
         def check() -> Sequence[Handout]:
             self._conflicts.refuse(resource, chosen)
@@ -180,8 +172,8 @@ class Custody:
                 raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
-        problem = await self._files.give(check, within)
-        if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
+        problem = await self._files.give(check, _WAIT_S if steps == "none" else _STEPS_S)
+        if steps != "none" and any(table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
 
@@ -195,33 +187,10 @@ class Custody:
         self._conflicts.refuse(resource, [device], claim)
         name = advertised_name(resource, device)
         holds = any(shown == claim for _, shown in self._holders.claims(name))
-        recorded = {holding.claim for holding in self._table.index.by_name(name)}
+        recorded = {holding.claim for holding in self._table.index.by_name.get(name, ())}
         if holds and resource.pre_start and claim not in recorded:
             raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
         return nodes_of(device, self._table.boot)
-
-    def _handout(
-        self,
-        resource: str,
-        advertised_id: str,
-        device: HostDevice,
-        overlap: bool,
-        steps: Steps | None = None,
-    ) -> Handout:
-        """Return the record of an ID.
-
-        Nodes that it had before stay; so do its steps, without others.
-        """
-        former = self._table.find((resource, advertised_id))
-        nodes = (*(former.nodes if former else ()), *nodes_of(device, self._table.boot))
-        return Handout(
-            resource=resource,
-            id=advertised_id,
-            device=device.id,
-            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
-            overlap=overlap,
-            steps=steps or (former.steps if former else "none"),
-        )
 
     # ── records that are missing, and the end of records ──
 
@@ -239,17 +208,10 @@ class Custody:
 
         Returns in how many seconds there may be more, if nothing happens.
         """
-        locked_by_other = functools.cache(self._backend.locks.locked_by_other)
-        free, pause = self._ends.find_free(self._table)
-        ended = {
-            handout.key: rest
-            for handout in free
-            if (rest := self._ends.rest(handout)) != handout
-            and not locked_by_other(handout.resource)
-        }
+        ended, pause = self._ends.find_ended(self._table)
         if ended:
             self._files.set(ended)
-            self._rescan_withheld()
+            self._listings.rescan_withheld()
         return pause
 
     def _record_held(self) -> None:
@@ -260,7 +222,7 @@ class Custody:
         unaccounted, unrecorded = list[AdvertisedName](), HoldingIndex(self._table.boot)
         has_served = functools.cache(self._backend.locks.has_served)
         for name, ids in self._holders.by_name.items():
-            records = [*self._table.by_name(name)]
+            records = self._table.by_name(name)
             claims = self._holders.claims(name) if not records else ()
             if self._table.has_nodes(name) or (records and not self._table.handouts(name)):
                 continue
@@ -270,10 +232,10 @@ class Custody:
             if device is not None and claims:
                 nodes = nodes_of(device, self._table.boot)
                 for claim in claims:
-                    unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
+                    unrecorded.add(Holding((CLAIM, claim[1]), name, nodes, overlap, *claim))
             elif device is not None and not self._backend.locks.locked_by_other(name.resource):
                 handouts = [
-                    self._handout(name.resource, offered.id, device, overlap) for offered in ids
+                    self._table.renew(name.resource, offered.id, device, overlap) for offered in ids
                 ]
                 if new := [handout for handout in handouts if handout not in self._table]:
                     self._files.set({handout.key: handout for handout in new})
@@ -296,20 +258,14 @@ class Custody:
             for holding in holdings(record)
             for key in holding.node_keys(boot)
         }
-        for name in self._conflicts.listed_nodes.resources(keys):
+        for name in self._listings.resources(keys):
             self._listings[name].rescan()
-        self._rescan_withheld()
+        self._listings.rescan_withheld()
 
     def _report_holders(self) -> None:
         self._due.set()
         changed, self.holders_changed = self.holders_changed, asyncio.Event()
         changed.set()
-
-    def _rescan_withheld(self) -> None:
-        """Scan the resources again whose devices may be free now."""
-        for listing in self._listings.values():
-            if listing.withheld:
-                listing.rescan()
 
 
 def _renewed(handed: RecordedNode, device: HostDevice, boot: str) -> RecordedNode:
@@ -322,3 +278,11 @@ def _renewed(handed: RecordedNode, device: HostDevice, boot: str) -> RecordedNod
     keys = handed.keys(boot)
     nodes = (node.id for node in device.owned_nodes if not keys.isdisjoint(node.id.keys))
     return next((RecordedNode.of(node_id, boot) for node_id in nodes), handed)
+
+
+def unknown_steps(device_id: str) -> str:
+    """Return why a container must not start with a device of which no record tells the steps."""
+    return (
+        f"cannot tell whether device {device_id} was prepared (no record of its "
+        "allocation): delete the pod to get a fresh device"
+    )
