@@ -11,7 +11,8 @@ from pydantic_core import ErrorDetails
 from devhost.allocation.variables import BUILT_IN_VARIABLES
 from devhost.config.foreign_words import explain_key, explain_template, translate_key
 from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
-from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
+from devhost.config.yaml_tree import CheckProblem, Path, Position, Tree, error
+from devhost.errors import Severity
 from devhost.model.config import Config, Resource
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
@@ -30,8 +31,6 @@ _EXPECTED: Final = {
     "less_than_equal": "should be at most {le}",
     "literal_error": "should be {expected}",
     "model_type": "should be a mapping",
-    # A mode: the other patterns have messages of their own.
-    "string_pattern_mismatch": 'should be three or four octal digits, such as "0660"',
     "string_type": "should be a string",
     "too_short": "needs at least one item",
     "tuple_type": "should be a list",
@@ -54,13 +53,20 @@ def path_text(path: Path) -> str:
     return text
 
 
-def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
+def tree_problems(tree: Tree) -> Iterator[CheckProblem]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    yield from (problem for problem in tree.problems if not str(*problem[0][:1]).startswith("x-"))
+    yield from (problem for problem in tree.problems if not _is_free(problem.path))
     yield from _nulls(tree.data, (), tree)
 
 
-def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProblem]:
+def _is_free(path: Path) -> bool:
+    """Whether a value is below one of the keys that may hold anything, for anchors."""
+    return str(*path[:1]).startswith("x-")
+
+
+def ambiguous_scalars(
+    tree: Tree, wrong: Collection[Path], severity: Severity = "warning"
+) -> Iterator[CheckProblem]:
     """Yield values and keys without quotes that are no strings to other readers of YAML.
 
     Those at wrong paths have an error, which says what would be right.
@@ -68,19 +74,17 @@ def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProbl
     for path, position in tree.positions.items():
         if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
             continue
-        if path in wrong:
-            continue
-        if not str(*path[:1]).startswith("x-") and isinstance(tree.value(path), str):
+        if path not in wrong and not _is_free(path) and isinstance(tree.value(path), str):
             kind = "a truth value" if position.text.isalpha() else "a number"
             message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
-            yield path, message, (position.line, position.column)
+            yield CheckProblem(severity, path, message)
     for path in tree.truths:
-        if path not in wrong and not str(*path[:1]).startswith("x-"):
+        if path not in wrong and not _is_free(path):
             message = f'key {path[-1]} is a truth value to Helm; quote it: "{path[-1]}"'
-            yield path, message, tree.position(path).key
+            yield CheckProblem(severity, path, message, on_key=True)
 
 
-def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
+def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[CheckProblem]:
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _nulls(inner, (*path, key), tree)
@@ -91,7 +95,7 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
         in_braces = isinstance(around, dict) and at != tree.position(path[:-1])[:2]
         if in_braces and len(around) == 1 and not is_option and not tree.position(path).text:
             hint = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
-        yield path, f"has no value{hint}", at
+        yield error(path, f"has no value{hint}", on_key=True)
 
 
 def shape_problems(
@@ -100,7 +104,7 @@ def shape_problems(
     tree: Tree,
     reported: set[Path],
     root: tuple[Path, type[ConfigModel]] = ((), Config),
-) -> Iterator[TreeProblem]:
+) -> Iterator[CheckProblem]:
     """Yield the errors of a failed validation of the value at a path.
 
     Paths that are reported already, and those around them, get no other error. The model of the
@@ -117,7 +121,7 @@ def shape_problems(
                 message = f"unknown key '{full[-1]}'{_key_hint(full, tree, root)}"
                 if LOOKALIKE.search(str(full[-1])):
                     message = LOOKS_ALIKE
-                yield path, message, tree.position(path).key
+                yield error(path, message, on_key=True)
             continue
         if details["type"] == "missing" and details["loc"][:-1] in strange:
             continue
@@ -125,12 +129,11 @@ def shape_problems(
             continue  # its items have errors of their own
         if path in reported or path in around:
             continue
-        error, offset = details.get("ctx", {}).get("error"), 0
+        cause, place = details.get("ctx", {}).get("error"), None
         at, on_key = tree.position(path), full[-1:] == ("[key]",)
-        if isinstance(error, TemplateError) and at.verbatim and not on_key:
-            offset = error.offset + (0 if at.plain else 1)
-        place = at.key if on_key else (at.line, at.column + offset)
-        yield path, _shape_message(details, at), place
+        if isinstance(cause, TemplateError) and at.verbatim and not on_key:
+            place = at.line, at.column + cause.offset + (0 if at.plain else 1)
+        yield error(path, _shape_message(details, at), on_key, place)
 
 
 def _shape_message(details: ErrorDetails, at: Position) -> str:

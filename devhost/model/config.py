@@ -21,7 +21,6 @@ from devhost.model.values import (
     NotEmpty,
     OneOrMore,
     key_of,
-    main_option,
     shorthand,
 )
 
@@ -39,6 +38,7 @@ class Text(ConfigModel):
     """The separator between the devices' values."""
     optional: bool = False
     """If a variable has no value: omit the entry instead of making the device unhealthy."""
+    main = "value"
 
 
 class DeviceNode(ConfigModel):
@@ -58,6 +58,7 @@ class DeviceNode(ConfigModel):
     """With CDI: the group of the node in the container; default: the container's group."""
     mode: values.Mode | None = None
     """With CDI: the mode of the node in the container, in octal; default: as on the host."""
+    main = "host_path"
 
 
 class Mount(ConfigModel):
@@ -71,25 +72,19 @@ class Mount(ConfigModel):
     """Whether to mount it read-only."""
     optional: bool = False
     """Omit the entry if the path does not exist on the host."""
-
-
-TextEntry = Annotated[Text, shorthand(main_option("value"), values.TemplateText | Text)]
-DeviceEntry = Annotated[
-    DeviceNode, shorthand(main_option("hostPath"), values.HostNodePath | DeviceNode)
-]
-MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.HostPath | Mount)]
+    main = "host_path"
 
 
 class Allocate(ConfigModel):
     """The nodes, mounts and variables that a container receives with its devices."""
 
-    env: dict[values.EnvName, TextEntry] = Field(default_factory=dict)
+    env: dict[values.EnvName, Text] = Field(default_factory=dict)
     """Environment variables, by name."""
-    devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
+    devices: Annotated[tuple[DeviceNode, ...], AsTuple] | None = None
     """Device nodes; default: every node of the devices, under its own name."""
-    mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
+    mounts: Annotated[tuple[Mount, ...], AsTuple] = ()
     """Host paths to mount."""
-    annotations: dict[values.AnnotationKey, TextEntry] = Field(default_factory=dict)
+    annotations: dict[values.AnnotationKey, Text] = Field(default_factory=dict)
     """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[values.CdiName, ...], AsTuple] = ()
     """Fully qualified CDI device names."""
