@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from devhost.allocation.policy import VALUE_PROBLEMS, Policy
 from devhost.config import messages
 from devhost.config.documents import ChartPart
-from devhost.config.yaml_tree import Path, TreeProblem
+from devhost.config.yaml_tree import CheckProblem, Path, error
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
 from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
@@ -236,7 +236,7 @@ def _merged(base: Any, override: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[TreeProblem]:
+def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[CheckProblem]:
     """Yield what is wrong with the values of a configuration's instance (`read_instance`).
 
     With the first of the chart, also what is wrong with the values of the whole chart.
@@ -249,17 +249,17 @@ def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[T
             for index, name in enumerate(names):
                 if name in names[:index]:
                     path = (*base, "profiles", index, "name")
-                    yield path, f"{name!r} is already in use", tree.position(path)[:2]
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
+                    yield error(path, f"{name!r} is already in use")
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False)
         yield from messages.shape_problems(errors, base, tree, set(), (base, Values))
     at = base if part.profile is None else (*base, "profiles", part.profile)
     config = tree.value(at)["config"]
     if config.get("existingConfigMap") and config.get("resources"):
         path = (*at, "config", "existingConfigMap")
-        yield path, "cannot be combined with resources", tree.position(path).key
+        yield error(path, "cannot be combined with resources", on_key=True)
     if instance is not None and (problem := instance.problem()):
         (key, message), path = problem, (*at, *problem[0])
         if path not in tree.positions:  # the value is the chart's, or of all profiles
             path, message = at, f"{messages.path_text(key)}: {message}"
-        yield path, message, tree.position(path).key
+        yield error(path, message, on_key=True)

@@ -16,8 +16,6 @@ from devhost.config.yaml_errors import TreeError, error_at, place
 from devhost.errors import Severity
 
 Path = tuple[str | int, ...]
-# A problem: its path, the message, and line and column.
-TreeProblem = tuple[Path, str, tuple[int, int]]
 
 ONE_DOCUMENT: Final = "only one YAML document is allowed per file"
 DEPTH_MAX: Final = 32
@@ -38,12 +36,13 @@ _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
 class CheckProblem(NamedTuple):
-    """A problem of a value or, ``on_key``, of its key."""
+    """A problem of a value or, ``on_key``, of its key; or ``at`` another line and column."""
 
     severity: Severity
     path: Path
     message: str
     on_key: bool = False
+    at: tuple[int, int] | None = None
 
     def below(self, base: Path) -> "CheckProblem":
         """Return the same problem with the path of what contains the value."""
@@ -78,6 +77,7 @@ class Tree:
     """A document: its data, and the positions of its values by path.
 
     Attributes:
+        data: ``None`` also of a text that is no document, which has one problem.
         positions: The position of each value; the root has the empty path.
         problems: Keys that are defined again in one mapping, of which the first value is used, and
             keys that are not strings, with the path of their mapping.
@@ -86,14 +86,24 @@ class Tree:
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
-    problems: list[TreeProblem] = field(default_factory=list)
+    problems: list[CheckProblem] = field(default_factory=list)
     truths: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def unreadable(cls, reason: TreeError) -> "Tree":
+        """Return what stands for a text that cannot be read."""
+        return cls(problems=[error((), str(reason), at=(reason.line, reason.column))])
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
         while path not in self.positions and path:
             path = path[:-1]
         return self.positions.get(path, Position(1, 1, (1, 1)))
+
+    def place(self, problem: CheckProblem) -> tuple[int, int]:
+        """Return line and column of a problem."""
+        position = self.position(problem.path)
+        return problem.at or (position.key if problem.on_key else position[:2])
 
     def existing(self, path: Path) -> Path:
         """Return a path without the parts that are not there: shorthands' options, union tags."""
@@ -107,7 +117,8 @@ class Tree:
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
         positions = {key[size:]: at for key, at in self.positions.items() if key[:size] == path}
-        problems = [(key[size:], text, at) for key, text, at in self.problems if key[:size] == path]
+        below = (problem for problem in self.problems if problem.path[:size] == path)
+        problems = [problem._replace(path=problem.path[size:]) for problem in below]
         truths = [key[size:] for key in self.truths if key[:size] == path]
         return Tree(self.value(path), positions, problems, truths)
 
@@ -120,9 +131,9 @@ class Tree:
 
     def refuse_problems(self, path: Path) -> None:
         """Refuse a second definition of a value, or of what contains it: others may take that."""
-        for problem_path, message, at in self.problems:
-            if path[: len(problem_path)] == problem_path:
-                raise TreeError(message, *at)
+        for problem in self.problems:
+            if path[: len(problem.path)] == problem.path:
+                raise TreeError(problem.message, *self.place(problem))
 
 
 @dataclass(slots=True)
@@ -283,10 +294,10 @@ class _Builder:
                     if isinstance(key, ScalarNode)
                     else f"keys must be strings; {_explain_key(key)}"
                 )
-                self._tree.problems.append((path, message, place(key)))
+                self._tree.problems.append(error(path, message, at=place(key)))
             elif (name := self._text(key)) in first:
                 message = f"duplicate key (first defined on line {first[name]})"
-                self._tree.problems.append(((*path, name), message, place(key)))
+                self._tree.problems.append(error((*path, name), message, at=place(key)))
             else:
                 first[name] = key.start_mark.line + 1
                 if name in _TRUTHS and not key.style:

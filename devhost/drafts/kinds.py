@@ -13,7 +13,7 @@ from devhost.config.checks import resource_checks
 from devhost.config.documents import Document
 from devhost.config.loader import loads, read
 from devhost.config.yaml_errors import TreeError, decode, lines
-from devhost.config.yaml_tree import Path, Tree, TreeProblem
+from devhost.config.yaml_tree import CheckProblem, Path, Tree
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.errors import ConfigError, Problem
@@ -86,7 +86,7 @@ def _parse(text: str, file: str) -> Rows:
     if not isinstance(tree.data, dict):
         raise TreeError("should be kinds by their names", 1, 1)
     problems = [*messages.tree_problems(tree)]
-    reported = {path for path, _, _ in problems}
+    reported = {problem.path for problem in problems}
     for base, model, data in _parts(tree.data):
         try:
             value = model.model_validate(data)
@@ -97,9 +97,9 @@ def _parse(text: str, file: str) -> Rows:
             problems += _check(base, value, tree)
             rows |= {str(*base): value} if isinstance(value, KindRow) else {}
     if problems:
-        problems.sort(key=lambda problem: problem[2])
+        problems.sort(key=tree.place)
         document = Document(lines(text), tree)
-        raise ConfigError([document.problem("error", file, *problem) for problem in problems])
+        raise ConfigError([document.problem(file, problem) for problem in problems])
     return rows
 
 
@@ -114,13 +114,12 @@ def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], A
                 yield (name, "resources", index), Resource, named
 
 
-def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
+def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[CheckProblem]:
     """Yield what is wrong with a resource of the right shape."""
     resources = [(base, value)] if isinstance(value, Resource) else []
     for problem in resource_checks.check(resources, None):
-        path = tree.existing(problem.path)
         if problem.severity == "error":
-            yield path, problem.message, tree.position(path)[:2]
+            yield problem._replace(path=tree.existing(problem.path), on_key=False)
 
 
 def full_name(name: str, domain: str = _DOMAIN) -> str:

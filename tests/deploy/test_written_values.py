@@ -82,7 +82,7 @@ def test_validate_warns_of_strings_that_helm_changes(helm: Helm, chart: Path) ->
         for path, value_of_helm in ((("config", index), value) for index, value in enumerate(helms))
         if isinstance(tree.value(path), str) and not isinstance(value_of_helm, str)
     ]
-    assert [path for path, _, _ in ambiguous_scalars(tree, ())] == differing
+    assert [problem.path for problem in ambiguous_scalars(tree, ())] == differing
     assert len(differing) > 10
 
 
