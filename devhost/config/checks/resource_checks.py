@@ -15,12 +15,7 @@ from devhost.allocation.rules import (
 )
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
-from devhost.config.checks.source_checks import (
-    check_amounts,
-    check_sources,
-    is_single,
-    likely_subsystem,
-)
+from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
 from devhost.config.yaml_tree import CheckProblem, Path, error, note
@@ -41,10 +36,10 @@ from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
 
 _DISKS: Final = "/dev/disk/"
-# Subsystems without nodes, or of whose nodes a name or more decides.
-_UNDECIDED: Final = (NO_NODE, USB_NODE, "mem", "misc", "net", "tty")
+# Subsystems whose nodes need no right, have none, or of whose nodes a name or more decides.
+_UNDECIDED: Final = SAFE_CLASSES | {NO_NODE, USB_NODE, "mem", "misc", "net", "tty"}
 _ANY_NUMBER: Final = re.compile(r"(?:[*?+]|\[0-9\]|\\d)+$")  # at the end of a glob or a pattern
-_GLOBS: Final = ("paths", "include", "exclude")  # options of sources
+_GLOBS: Final = ("paths", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
 _COMPARISONS_MAX: Final = 50_000
 
@@ -88,7 +83,7 @@ def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
 def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
     """Refuse a node that each device of a resource would get, and that is a device by itself.
 
-    Where a source finds it by a link, or by what the kernel says of it, that is not known here.
+    Where a source finds it in another way than by its path, that is not known here.
     """
     exclusive = [pair for pair in resources if pair[1].replicas == 1 and pair[1].overlap == "deny"]
     sources = [(owner, source.kind) for _, owner in exclusive for source in owner.sources]
@@ -98,7 +93,7 @@ def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterato
         for index, node in enumerate(resource.allocate.devices or ())
         if not node.host_path.names
     ]
-    globs = sum(len(getattr(kind, name, None) or ()) for _, kind in sources for name in _GLOBS)
+    globs = sum(len(getattr(kind, name, ())) for _, kind in sources for name in _GLOBS)
     if len(nodes) * (len(sources) + globs) > _COMPARISONS_MAX:
         return
     for resource, path, node in nodes:
@@ -121,25 +116,18 @@ def _may_meet(resource: Resource, owner: Resource, kind: Kind, path: str) -> boo
 
 
 def _offers(kind: Kind, path: str) -> bool:
-    """Return whether a source finds the device node at a path, or some below it, if there."""
-    name, below, included = path.rpartition("/")[2], path, True
+    """Return whether a source finds the device node at a path, if it is there, by its path."""
+    below = path
     match kind:
         case Glob(paths=globs):
             matches = any(pattern.matches_path(path, glob) for glob in globs)
-        case Directory(path=directory, recursive=recursive, include=include):
-            globs = (f"{directory}/{'**' if recursive else '*'}",)
-            included = include is None or pattern.matches_name_or_path(path, name, include)
-            matches = pattern.matches_path(path, globs[0])
         case Dev(pattern=text):
-            globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
+            below = path.removeprefix("/dev/")
             matches = below != path and pattern.fullmatch(text, below) is not None
         case _:
             return False
-    if kind.types and not {"char", "block"} & {*kind.types}:
-        return False
-    if any(glob.startswith(f"{path}/") for glob in globs):
-        return True
-    return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
+    name = path.rpartition("/")[2]
+    return matches and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
 def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Iterator[CheckProblem]:
@@ -233,12 +221,13 @@ def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
             for name in (choice.subsystem for choice in choices):
                 if name == USB_NODE:
                     yield policy.raw_usb_problem(words)
-                yield policy.class_problem(_class_of_nodes(name), words)
+                elif name not in _UNDECIDED:
+                    yield policy.class_problem(DeviceClass(name), words)
         case Sysfs(subsystem="misc", node=None, name=[*globs]):
             names = [name for name in globs if not is_wild(name)]
             yield from (policy.class_problem(misc_class(name)) for name in names)
-        case Sysfs(subsystem=subsystem, node=None):
-            yield policy.class_problem(_class_of_nodes(subsystem), words)
+        case Sysfs(subsystem=subsystem, node=None) if subsystem not in _UNDECIDED:
+            yield policy.class_problem(DeviceClass(subsystem), words)
         case Directory(types=types) | Glob(types=types) | Dev(types=types):
             paths = kind.paths if isinstance(kind, Glob) else ()
             to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
@@ -247,13 +236,6 @@ def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
                 return
             paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
             yield from (_path_refusal(path, policy) for path in paths)
-
-
-def _class_of_nodes(subsystem: str) -> DeviceClass | None:
-    """Return the class of the nodes of a subsystem, if that alone tells."""
-    if subsystem in _UNDECIDED or likely_subsystem(subsystem):
-        return None
-    return DeviceClass(subsystem, safe=subsystem in SAFE_CLASSES)
 
 
 def _path_refusal(path: str, policy: Policy) -> str | None:
