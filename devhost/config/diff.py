@@ -88,29 +88,22 @@ def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
 
 
 def _changed(old: Resource, new: Resource, node_name: str, *, moved: bool) -> Change:
-    place = (_MOVED,) if moved and new.overlap == "deny" and _is_physical(new) else ()
-    differing = _differing(old, new)
-    by_dra = new.uses_dra(node_name)
-    switches = by_dra is not old.uses_dra(node_name)
-    if not differing and not switches:
-        return Change(new.name, Action.KEEP, place, new)
-    moving = _moving(old, new)
-    registers = not switches and bool(old.pre_start) != bool(new.pre_start)
-    reasons = []
-    if switches:
-        reasons.append(f"backend: {_SWITCHES.format('DRA' if by_dra else 'the device plugin')}")
-    for field in differing:
-        key = key_of(Resource, field)
-        reason = key + _values(getattr(old, field), getattr(new, field))
-        if key == moving:
-            reason += f": {_WAITS}"
-        if field == "pre_start" and registers:
-            reason += f": {_REGISTERS}"
-        reasons.append(reason)
-    action = Action.REREGISTER if registers else Action.UPDATE
-    if switches:
+    by_dra, action, reasons = new.uses_dra(node_name), Action.KEEP, list[str]()
+    effects = {_moving(old, new): _WAITS}
+    if by_dra is not old.uses_dra(node_name):
         action = Action.SWITCH
-    return Change(new.name, action, (*reasons, *place), new)
+        reasons.append(f"backend: {_SWITCHES.format('DRA' if by_dra else 'the device plugin')}")
+    elif bool(old.pre_start) != bool(new.pre_start):
+        action = Action.REREGISTER
+        effects["pre_start"] = _REGISTERS
+    for field in _differing(old, new):
+        change = key_of(Resource, field) + _values(getattr(old, field), getattr(new, field))
+        reasons.append(f"{change}: {effects[field]}" if field in effects else change)
+    if reasons and action is Action.KEEP:
+        action = Action.UPDATE
+    if moved and new.overlap == "deny":
+        reasons.append(_MOVED)
+    return Change(new.name, action, tuple(reasons), new)
 
 
 def _values(*old_and_new: object) -> str:
@@ -121,7 +114,7 @@ def _values(*old_and_new: object) -> str:
 
 
 def _moving(old: Resource, new: Resource) -> str | None:
-    """Return the key whose change gives devices other IDs."""
+    """Return the field whose change gives devices other IDs."""
     if not _is_physical(old) or not _is_physical(new):
         return None
     shared = (old.replicas == 1) != (new.replicas == 1)

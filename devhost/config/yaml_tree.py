@@ -191,10 +191,6 @@ class _Loader(Composer, yaml.CSafeLoader):
             raise error_at(f"more than {NODES_MAX} values", event)
         if self._depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", event)
-        if not isinstance(event, yaml.AliasEvent):
-            self.anchors.pop(event.anchor, None)  # YAML allows to use one again
-        if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
-            event.tag = _STRING
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1

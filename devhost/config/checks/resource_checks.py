@@ -5,7 +5,6 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.rules import Rule, Rules, rules_of
-from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
 from devhost.config.checks.rights_checks import check_rights
 from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
@@ -118,15 +117,14 @@ def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Ite
     ):
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
-    yield from _check_collisions(resource, rules)
+    yield from _check_collisions(rules)
     if policy is not None:
         yield from check_rights(resource, rules, policy)
 
 
-def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
+def _check_collisions(rules: Rules) -> Iterator[CheckProblem]:
     """Find values that cannot be told apart, and container paths that are set twice."""
     first: dict[Template, Rule] = {}
-    has_one_device = resource.max_devices == 1 or is_single(resource)
     for rule in rules:
         path = rule.path
         literals = [part for part in rule.value.parts if isinstance(part, str)]
@@ -142,13 +140,6 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
         if first_rule is not rule and _differ(first_rule, rule):
             place = path_text(first_rule.path)
             yield error(path, f"container path {rule.key} is set twice (first by {place})")
-        if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
-            yield note(
-                path,
-                f"two devices in one container would both set {rule.key}: "
-                "use ${index} in containerPath (${name} for devices of several nodes), or request "
-                "one device per container",
-            )
 
 
 def _differ(rule: Rule, second: Rule) -> bool:

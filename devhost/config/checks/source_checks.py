@@ -139,19 +139,10 @@ def is_single(resource: Resource) -> bool:
     if len(resource.sources) != 1:
         return False
     match resource.sources[0].kind:
-        case Dev() | Glob(paths=(_,)) as kind:
-            return bool(named_paths(kind))
+        case Dev(pattern=text):
+            return _LITERAL.fullmatch(text) is not None
+        case Glob(paths=(path,)):
+            return not is_wild(path)
         case Static(count=count, ids=ids):
             return (count or len(ids or ())) <= 1
-        case _:
-            return False
-
-
-def named_paths(kind: Kind) -> list[str]:
-    """Return the paths that a source names, without a pattern."""
-    match kind:
-        case Dev(pattern=text):
-            return [f"/dev/{text}"] if _LITERAL.fullmatch(text) else []
-        case Glob(paths=globs):
-            return [glob for glob in globs if not is_wild(glob)]
-    return []
+    return False
