@@ -172,8 +172,8 @@ def _check_tree(
         for problem in messages.shape_problems(errors, base, tree, reported):
             wrong.add(problem.path)
             yield problem
-    # Helm reads values.
-    yield from messages.ambiguous_scalars(tree, wrong, "error" if values else "warning")
+    for problem in messages.ambiguous_scalars(tree, wrong):
+        yield problem._replace(severity="error") if values else problem  # Helm reads values
     for problem in _check_together(resources, policy, values):
         yield problem._replace(path=_place(tree, problem.path))
 

@@ -12,7 +12,6 @@ from devhost.allocation.variables import BUILT_IN_VARIABLES
 from devhost.config.foreign_words import explain_key, explain_template, translate_key
 from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
 from devhost.config.yaml_tree import CheckProblem, Path, Position, Tree, error
-from devhost.errors import Severity
 from devhost.model.config import Config, Resource
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
@@ -35,11 +34,6 @@ _EXPECTED: Final = {
     "too_short": "needs at least one item",
     "tuple_type": "should be a list",
 }
-# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
-# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
-_AMBIGUOUS: Final = re.compile(
-    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
-)
 
 
 def path_text(path: Path) -> str:
@@ -59,29 +53,19 @@ def tree_problems(tree: Tree) -> Iterator[CheckProblem]:
     yield from _nulls(tree.data, (), tree)
 
 
-def _is_free(path: Path) -> bool:
-    """Whether a value is below one of the keys that may hold anything, for anchors."""
-    return str(*path[:1]).startswith("x-")
-
-
-def ambiguous_scalars(
-    tree: Tree, wrong: Collection[Path], severity: Severity = "warning"
-) -> Iterator[CheckProblem]:
-    """Yield values and keys without quotes that are no strings to other readers of YAML.
+def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[CheckProblem]:
+    """Yield strings that other readers take for something else.
 
     Those at wrong paths have an error, which says what would be right.
     """
-    for path, position in tree.positions.items():
-        if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
-            continue
-        if path not in wrong and not _is_free(path) and isinstance(tree.value(path), str):
-            kind = "a truth value" if position.text.isalpha() else "a number"
-            message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
-            yield CheckProblem(severity, path, message)
-    for path in tree.truths:
-        if path not in wrong and not _is_free(path):
-            message = f'key {path[-1]} is a truth value to Helm; quote it: "{path[-1]}"'
-            yield CheckProblem(severity, path, message, on_key=True)
+    for problem in tree.ambiguous:
+        if problem.path not in wrong and not _is_free(problem.path):
+            yield problem
+
+
+def _is_free(path: Path) -> bool:
+    """Whether a value is below one of the keys that may hold anything, for anchors."""
+    return str(*path[:1]).startswith("x-")
 
 
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[CheckProblem]:

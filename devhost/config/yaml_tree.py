@@ -31,7 +31,11 @@ _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 _BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
     ("no", "false", "off"), False
 )
-_TRUTHS: Final = ("y", "Y", "n", "N")  # of YAML 1.1, which PyYAML leaves out
+# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
+# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
+_AMBIGUOUS: Final = re.compile(
+    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
+)
 _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
@@ -81,13 +85,13 @@ class Tree:
         positions: The position of each value; the root has the empty path.
         problems: Keys that are defined again in one mapping, of which the first value is used, and
             keys that are not strings, with the path of their mapping.
-        truths: The paths of keys without quotes that are truth values to other readers of YAML.
+        ambiguous: Strings and keys without quotes that are none to other readers of YAML.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
     problems: list[CheckProblem] = field(default_factory=list)
-    truths: list[Path] = field(default_factory=list)
+    ambiguous: list[CheckProblem] = field(default_factory=list)
 
     @classmethod
     def unreadable(cls, reason: TreeError) -> "Tree":
@@ -117,10 +121,11 @@ class Tree:
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
         positions = {key[size:]: at for key, at in self.positions.items() if key[:size] == path}
-        below = (problem for problem in self.problems if problem.path[:size] == path)
-        problems = [problem._replace(path=problem.path[size:]) for problem in below]
-        truths = [key[size:] for key in self.truths if key[:size] == path]
-        return Tree(self.value(path), positions, problems, truths)
+        problems, ambiguous = (
+            [p._replace(path=p.path[size:]) for p in all_problems if p.path[:size] == path]
+            for all_problems in (self.problems, self.ambiguous)
+        )
+        return Tree(self.value(path), positions, problems, ambiguous)
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -223,12 +228,14 @@ class _Builder:
             written = len(text) if plain else len(text) + 2  # the quotes
             verbatim = start.line == end.line and end.column - start.column == written
             self._tree.positions[path] = Position(line, column, key, text, plain, verbatim)
-            return self._scalar(node)
+            data: Any = self._scalar(node)
+            if isinstance(data, str):
+                self._note_ambiguity(node, path)
+            return data
         if node.tag not in _COLLECTIONS:
             raise error_at(f"unsupported tag {node.tag!r}", node)
         self._tree.positions[path] = Position(line, column, key)
         self._open.add(node)
-        data: Any
         if isinstance(node, MappingNode):
             data = {}
             self._add(node, path, data, len(path))
@@ -247,6 +254,13 @@ class _Builder:
             raise error_at(f"more than {NODES_MAX} values, including aliases", node)
         if depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", node)
+
+    def _note_ambiguity(self, node: ScalarNode, path: Path, *, on_key: bool = False) -> None:
+        text = node.value
+        if not node.style and _AMBIGUOUS.fullmatch(text):
+            kind = "a truth value" if text.isalpha() else "a number"
+            message = f'{"key " * on_key}{text} is {kind} to Helm; quote it: "{text}"'
+            self._tree.ambiguous.append(warning(path, message, on_key))
 
     def _text(self, node: ScalarNode) -> str:
         """Return a scalar's text; limits how much text aliases can repeat."""
@@ -296,8 +310,7 @@ class _Builder:
                 self._tree.problems.append(error((*path, name), message, at=place(key)))
             else:
                 first[name] = key.start_mark.line + 1
-                if name in _TRUTHS and not key.style:
-                    self._tree.truths.append((*path, name))
+                self._note_ambiguity(key, (*path, name), on_key=True)
                 if name not in data:
                     data[name] = self._value(value, (*path, name), place(key))
         for value in merged:
