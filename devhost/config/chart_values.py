@@ -252,7 +252,7 @@ def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[C
                     yield error(path, f"{name!r} is already in use")
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False)
-        yield from messages.shape_problems(errors, base, tree, set(), (base, Values))
+        yield from messages.shape_problems(errors, base, tree, set(), Values)
     at = base if part.profile is None else (*base, "profiles", part.profile)
     config = tree.value(at)["config"]
     if config.get("existingConfigMap") and config.get("resources"):

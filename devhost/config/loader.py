@@ -168,8 +168,8 @@ def _check_tree(
             chosen = result.backend or backend
             resources.append((base, result.model_copy(update={"backend": chosen})))
             continue
-        errors = result.errors(include_url=False)
-        for problem in messages.shape_problems(errors, base, tree, reported):
+        errors, model = result.errors(include_url=False), Resource if base else Config
+        for problem in messages.shape_problems(errors, base, tree, reported, model):
             wrong.add(problem.path)
             yield problem
     for problem in messages.ambiguous_scalars(tree, wrong):

@@ -87,12 +87,11 @@ def shape_problems(
     base: Path,
     tree: Tree,
     reported: set[Path],
-    root: tuple[Path, type[ConfigModel]] = ((), Config),
+    model: type[ConfigModel],
 ) -> Iterator[CheckProblem]:
-    """Yield the errors of a failed validation of the value at a path.
+    """Yield the errors of a failed validation of the value at a path by its model.
 
-    Paths that are reported already, and those around them, get no other error. The model of the
-    value at the path `root` is there.
+    Paths that are reported already, and those around them, get no other error.
     """
     around = {path[:-1] for path in reported}
     # Where a key is unknown, it may be what a missing one was meant to be.
@@ -102,7 +101,7 @@ def shape_problems(
         path = tree.existing(full)
         if details["type"] == "extra_forbidden":
             if not {path, path[:-1]} & reported:
-                message = f"unknown key '{full[-1]}'{_key_hint(full, tree, root)}"
+                message = f"unknown key '{full[-1]}'{_key_hint(full, base, tree, model)}"
                 if LOOKALIKE.search(str(full[-1])):
                     message = LOOKS_ALIKE
                 yield error(path, message, on_key=True)
@@ -189,9 +188,9 @@ def command_hint(text: str) -> str:
     return f"write [{', '.join(words)}]; there is no shell"
 
 
-def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> str:
+def _key_hint(full: Path, base: Path, tree: Tree, top: type[ConfigModel]) -> str:
     key, path = str(full[-1]), tree.existing(full)
-    (base, top), present, text = root, tree.value(path[:-1]), tree.position(path).text
+    present, text = tree.value(path[:-1]), tree.position(path).text
     model = _model_at(full[len(base) : -1], top)
     if model is Source and key == "path" and text:
         return f"; write the path itself: - {text}"

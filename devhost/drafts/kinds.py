@@ -92,7 +92,7 @@ def _parse(text: str, file: str) -> Rows:
             value = model.model_validate(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            problems += messages.shape_problems(details, base, tree, reported, (base, model))
+            problems += messages.shape_problems(details, base, tree, reported, model)
         else:
             problems += _check(base, value, tree)
             rows |= {str(*base): value} if isinstance(value, KindRow) else {}
