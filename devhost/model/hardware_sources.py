@@ -98,12 +98,13 @@ def attribute_problem(name: str) -> str | None:
     return None
 
 
+def _exclusion_problem(selector: ConfigModel) -> str | None:
+    is_empty = selector == type(selector)()
+    return "an entry without options excludes everything" if is_empty else None
+
+
 def _check(source: Any) -> Any:
     """Refuse what selects everything, or nodes that cannot be there."""
-    if any(selector == type(selector)() for selector in source.exclude):
-        raise ValueError("exclude: an entry without options excludes everything")
-    if isinstance(source, Sysfs):
-        return source
     selector: type[ConfigModel] = PciSelector
     device, foreign, owner = "PCI function", USB_NODE, "usb"
     if isinstance(source, Usb):
@@ -121,6 +122,7 @@ def _check(source: Any) -> Any:
     return source
 
 
+_excluding: Final = refuses(_exclusion_problem)
 Globs = OneOrMore[str]
 _NUMBER: Final = r"([0-9A-Fa-f]{4}|\*)"
 PAIR_PATTERN: Final = f"{_NUMBER}:{_NUMBER}"
@@ -207,7 +209,7 @@ class Usb(_Nodes, UsbSelector):
 
     node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
     """Which nodes: subsystems such as tty; usb: the device's own node; none."""
-    exclude: Several[UsbSelector] = ()
+    exclude: Several[Annotated[UsbSelector, _excluding]] = ()
     """What is not offered: options as above."""
 
 
@@ -240,7 +242,7 @@ class Pci(_Nodes, PciSelector):
 
     node: NodeChoices
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
-    exclude: Several[PciSelector] = ()
+    exclude: Several[Annotated[PciSelector, _excluding]] = ()
     """What is not offered: options as above."""
 
 
@@ -268,9 +270,7 @@ class Sysfs(SysfsSelector):
     """A class or a bus, such as tpmrm."""
     node: Literal["none"] | None = None
     """none: offered whether or not it has a node; the container gets none."""
-    exclude: Several[SysfsSelector] = ()
+    exclude: Several[Annotated[SysfsSelector, _excluding]] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)

@@ -148,8 +148,6 @@ def fits(text: str, expected: str) -> AfterValidator:
 
 
 def _template(value: object) -> Template:
-    if isinstance(value, Template):  # in code
-        return value
     if not isinstance(value, str):
         raise ValueError("should be a string")  # noqa: TRY004 (pydantic collects ValueErrors)
     return Template.parse(value)
