@@ -16,7 +16,7 @@ from devhost.config.documents import ChartPart
 from devhost.config.yaml_tree import CheckProblem, Path, error
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
-from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
+from devhost.model.values import ConfigModel, Items, key_of, refuses
 
 # Keys that only matter to the cluster: the chart's schema says what their values may be.
 _OF_PODS: Final = (
@@ -64,11 +64,11 @@ _HostPath = Annotated[str, refuses(_host_path_problem)]
 class Allow(ConfigModel):
     """The rights of a configuration: the fields of `Policy` without their prefix."""
 
-    paths: Annotated[tuple[_Path, ...], AsTuple] = ()
-    devices: Annotated[tuple[_Device, ...], AsTuple] = ()
-    resources: Annotated[tuple[_Resource, ...], AsTuple] = ()
-    cdi: Annotated[tuple[_Word, ...], AsTuple] = ()
-    annotations: Annotated[tuple[_Word, ...], AsTuple] = ()
+    paths: Items[_Path] = ()
+    devices: Items[_Device] = ()
+    resources: Items[_Resource] = ()
+    cdi: Items[_Word] = ()
+    annotations: Items[_Word] = ()
     exec: bool = False
 
 
@@ -82,7 +82,7 @@ class CdiSpecs(Enabled):
     """The directory of CDI specs, and those of vendors."""
 
     dir: str = ""
-    spec_dirs: Annotated[tuple[_HostPath, ...], AsTuple] = ()
+    spec_dirs: Items[_HostPath] = ()
 
 
 class DeviceAccess(ConfigModel):
@@ -96,7 +96,7 @@ class ResourceClasses(ConfigModel):
     """How pods of the cluster can request resources that DRA offers."""
 
     create: bool = True
-    extra: Annotated[tuple[_Resource, ...], AsTuple] = ()
+    extra: Items[_Resource] = ()
 
 
 class Dra(Enabled):
@@ -118,7 +118,7 @@ class DaemonSetValues(ConfigModel):
     allow: Allow = Allow()
     cdi: CdiSpecs = CdiSpecs()
     device_access: DeviceAccess = DeviceAccess()
-    host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
+    host_paths: Items[_HostPath] = ()
     host_root: Enabled = Enabled()
     extra_args: Any = ()
     extra_env: Any = ()
@@ -207,7 +207,7 @@ class Values(InstanceValues):
 
     unexamined = (*_OF_PODS, "nodeSelector", "affinity", *_OF_CHART)
     config: dict[str, Any] = Field(default_factory=dict)
-    profiles: Annotated[tuple[Profile, ...], AsTuple] = ()
+    profiles: Items[Profile] = ()
 
 
 def fixed_directory(path: str) -> str:

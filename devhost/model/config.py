@@ -16,8 +16,8 @@ from devhost.model.sources import SourceEntry, Static
 from devhost.model.template import Template
 from devhost.model.values import (
     DEVICES_MAX,
-    AsTuple,
     ConfigModel,
+    Items,
     NotEmpty,
     OneOrMore,
     key_of,
@@ -80,13 +80,13 @@ class Allocate(ConfigModel):
 
     env: dict[values.EnvName, Text] = Field(default_factory=dict)
     """Environment variables, by name."""
-    devices: Annotated[tuple[DeviceNode, ...], AsTuple] | None = None
+    devices: Items[DeviceNode] | None = None
     """Device nodes; default: every node of the devices, under its own name."""
-    mounts: Annotated[tuple[Mount, ...], AsTuple] = ()
+    mounts: Items[Mount] = ()
     """Host paths to mount."""
     annotations: dict[values.AnnotationKey, Text] = Field(default_factory=dict)
     """Annotations for the container runtime, by key."""
-    cdi: Annotated[tuple[values.CdiName, ...], AsTuple] = ()
+    cdi: Items[values.CdiName] = ()
     """Fully qualified CDI device names."""
 
 
@@ -206,7 +206,7 @@ class Resource(ConfigModel):
     """How long a device has to be lost before its pods are evicted."""
     health: Annotated[HealthChecks, shorthand(_health, Checks | HealthChecks)] | None = None
     """Health checks of the devices."""
-    pre_start: Annotated[tuple[Step, ...], AsTuple] = ()
+    pre_start: Items[Step] = ()
     """Steps before a container starts."""
     node_names: values.NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
@@ -304,5 +304,5 @@ class Config(ConfigModel):
     """The version of the configuration language."""
     backend: BackendChoice | None = None
     """How pods get devices of resources that do not say it; default: devicePlugin."""
-    resources: Annotated[tuple[Resource, ...], AsTuple]
+    resources: Items[Resource]
     """The resources to serve."""

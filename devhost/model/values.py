@@ -307,6 +307,7 @@ Positive = Annotated[int, Field(ge=1, le=SHARES_MAX)]
 AsTuple: Final = Field(strict=False)
 NotEmpty: Final = Field(strict=False, min_length=1)
 T = TypeVar("T")
+Items = Annotated[tuple[T, ...], AsTuple]
 Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
 OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
 _DeviceId = Annotated[str, refuses(names.id_problem), matching(".", "an ID without ::", "::")]
