@@ -16,7 +16,7 @@ from devhost.config.documents import ChartPart
 from devhost.config.yaml_tree import CheckProblem, Path, error
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
-from devhost.model.values import ConfigModel, Items, key_of, refuses
+from devhost.model.values import ConfigModel, Items, refuses
 
 # Keys that only matter to the cluster: the chart's schema says what their values may be.
 _OF_PODS: Final = (
@@ -220,10 +220,8 @@ def fixed_directory(path: str) -> str:
 def read_instance(values: Mapping[str, Any], profile: int | None) -> InstanceValues | None:
     """Return the values of the chart's own DaemonSet or of a profile's; ``None`` for wrong ones."""
     merged = _merged(values, {} if profile is None else values["profiles"][profile])
-    keys = {key_of(InstanceValues, name) for name in InstanceValues.model_fields}
-    read = {key: value for key, value in merged.items() if key in keys}
     try:
-        return InstanceValues.model_validate(read, by_alias=True, by_name=False)
+        return InstanceValues.model_validate(merged, extra="ignore")
     except ValidationError:
         return None
 
@@ -244,7 +242,7 @@ def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[C
     tree, base = part.tree, part.path
     try:
         if part.is_first:
-            whole = Values.model_validate(tree.value(base), by_alias=True, by_name=False)
+            whole = Values.model_validate(tree.value(base))
             names = [profile.name for profile in whole.profiles]
             for index, name in enumerate(names):
                 if name in names[:index]:

@@ -206,12 +206,12 @@ def _validated(
     if isinstance(data.get("resources"), list):
         data = data | {"resources": []}
     try:
-        yield (), Config.model_validate(data, by_alias=True, by_name=False)
+        yield (), Config.model_validate(data)
     except ValidationError as reason:
         yield (), reason
     for index, item in enumerate(items):
         path = "resources", index
         try:
-            yield path, Resource.model_validate(item, by_alias=True, by_name=False)
+            yield path, Resource.model_validate(item)
         except ValidationError as reason:
             yield path, reason

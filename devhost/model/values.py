@@ -56,7 +56,6 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel,
-        validate_by_name=True,  # in code
         extra="forbid",
         frozen=True,
         strict=True,
