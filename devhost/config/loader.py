@@ -1,10 +1,11 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
 import errno
+import itertools
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,32 +150,21 @@ def _check_tree(
     if tree.data is None:
         yield from tree.problems
         return
-    tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
-    reported, wrong = set[Path](), set[Path]()
-    for problem in messages.tree_problems(tree):
-        reported.add(problem.path)
+    tree.drop_free_keys()
+    wrong = set[Path]()
+    for problem in _check_shapes(tree, resources, values.dra.backend if values else None):
+        wrong.add(problem.path)
         yield problem
-    items = tree.data.get("resources")
-    listed: list[Any] = items if isinstance(items, list) else []
-    if len(listed) > limits.RESOURCES_MAX:
-        message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
-        yield error(("resources",), message, on_key=True)
-    backend: BackendChoice | None = values.dra.backend if values is not None else None
-    for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
-        if isinstance(result, Config):
-            backend = result.backend or backend
-            continue
-        if isinstance(result, Resource):
-            chosen = result.backend or backend
-            resources.append((base, result.model_copy(update={"backend": chosen})))
-            continue
-        errors, model = result.errors(include_url=False), Resource if base else Config
-        for problem in messages.shape_problems(errors, base, tree, reported, model):
-            wrong.add(problem.path)
-            yield problem
-    for problem in messages.ambiguous_scalars(tree, wrong):
-        yield problem._replace(severity="error") if values else problem  # Helm reads values
-    for problem in _check_together(resources, policy, values):
+    for problem in tree.ambiguous:
+        if problem.path not in wrong:  # else it is said what would be right
+            yield problem._replace(severity="error") if values else problem  # Helm reads values
+    is_known = values is None or not values.allows_more
+    checks = resource_checks.check(resources, policy if is_known else None)
+    if values is not None:
+        from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
+
+        checks = itertools.chain(checks, value_checks.check(resources, values))
+    for problem in checks:
         yield problem._replace(path=_place(tree, problem.path))
 
 
@@ -184,34 +174,31 @@ def _place(tree: Tree, path: Path) -> Path:
     return tree.existing(("backend",) if is_of_file else path)
 
 
-def _check_together(
-    resources: list[tuple[Path, Resource]], policy: Policy, values: "InstanceValues | None"
+def _check_shapes(
+    tree: Tree, resources: list[tuple[Path, Resource]], backend: BackendChoice | None
 ) -> Iterator[CheckProblem]:
-    """Check several values together, also with those of the chart."""
-    is_known = values is None or not values.allows_more
-    yield from resource_checks.check(resources, policy if is_known else None)
-    if values is None:
-        return
-    from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
-
-    for base, resource in resources:
-        yield from (problem.below(base) for problem in value_checks.check(resource, values))
-
-
-def _validated(
-    tree: Tree, items: Iterable[Any]
-) -> Iterator[tuple[Path, Config | Resource | ValidationError]]:
-    """Validate the top level, then each resource separately, so that all errors are found."""
-    data = tree.data
-    if isinstance(data.get("resources"), list):
-        data = data | {"resources": []}
-    try:
-        yield (), Config.model_validate(data)
-    except ValidationError as reason:
-        yield (), reason
-    for index, item in enumerate(items):
-        path = "resources", index
+    """Yield what is wrong with single values, and collect the resources that are right."""
+    reported = set[Path]()
+    for problem in messages.tree_problems(tree):
+        reported.add(problem.path)
+        yield problem
+    data, listed = tree.data, list[Any]()
+    if isinstance(items := data.get("resources"), list):
+        data, listed = data | {"resources": []}, items[: limits.RESOURCES_MAX]
+        if len(items) > len(listed):
+            message = f"{len(items)} resources, more than {limits.RESOURCES_MAX}"
+            yield error(("resources",), message, on_key=True)
+    # Each resource by itself, so that errors of others are found, too.
+    parts: list[tuple[Path, type[Config | Resource], Any]] = [((), Config, data)]
+    parts += [(("resources", index), Resource, item) for index, item in enumerate(listed)]
+    for base, model, value in parts:
         try:
-            yield path, Resource.model_validate(item)
+            part = model.model_validate(value)
         except ValidationError as reason:
-            yield path, reason
+            errors = reason.errors(include_url=False)
+            yield from messages.shape_problems(errors, base, tree, reported, model)
+            continue
+        if isinstance(part, Config):
+            backend = part.backend or backend
+        else:
+            resources.append((base, part.model_copy(update={"backend": part.backend or backend})))

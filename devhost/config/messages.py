@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic_core import ErrorDetails
@@ -49,23 +49,8 @@ def path_text(path: Path) -> str:
 
 def tree_problems(tree: Tree) -> Iterator[CheckProblem]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    yield from (problem for problem in tree.problems if not _is_free(problem.path))
+    yield from tree.problems
     yield from _nulls(tree.data, (), tree)
-
-
-def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[CheckProblem]:
-    """Yield strings that other readers take for something else.
-
-    Those at wrong paths have an error, which says what would be right.
-    """
-    for problem in tree.ambiguous:
-        if problem.path not in wrong and not _is_free(problem.path):
-            yield problem
-
-
-def _is_free(path: Path) -> bool:
-    """Whether a value is below one of the keys that may hold anything, for anchors."""
-    return str(*path[:1]).startswith("x-")
 
 
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[CheckProblem]:

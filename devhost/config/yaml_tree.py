@@ -127,6 +127,16 @@ class Tree:
         )
         return Tree(self.value(path), positions, problems, ambiguous)
 
+    def drop_free_keys(self) -> None:
+        """Forget the keys at the top that may hold anything, for anchors."""
+
+        def is_free(path: Path) -> bool:
+            return str(*path[:1]).startswith("x-")
+
+        self.data = {key: value for key, value in self.data.items() if not is_free((key,))}
+        self.problems = [problem for problem in self.problems if not is_free(problem.path)]
+        self.ambiguous = [problem for problem in self.ambiguous if not is_free(problem.path)]
+
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
         value = self.data

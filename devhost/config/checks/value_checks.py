@@ -1,6 +1,6 @@
 """Warnings of what a configuration uses and the chart's values beside it do not give it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.config.yaml_tree import CheckProblem, Path, warning
@@ -8,8 +8,15 @@ from devhost.model.config import Probe, Resource
 from devhost.model.sources import Directory, Glob
 
 
-def check(resource: Resource, values: InstanceValues) -> Iterator[CheckProblem]:
-    """Yield what a resource needs from the values of its instance."""
+def check(
+    resources: Iterable[tuple[Path, Resource]], values: InstanceValues
+) -> Iterator[CheckProblem]:
+    """Yield what resources need from the values of their instance."""
+    for base, resource in resources:
+        yield from (problem.below(base) for problem in _check(resource, values))
+
+
+def _check(resource: Resource, values: InstanceValues) -> Iterator[CheckProblem]:
     if resource.inject == "cdi" and not values.cdi.enabled:
         yield warning(("inject",), "needs cdi.enabled in the values")
     for index, step in enumerate(resource.pre_start):
