@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Final
 
 from devhost.model.config import Config, Resource
-from devhost.model.sources import Static
 from devhost.model.values import key_of
 
 
@@ -54,7 +53,7 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
     # Of those that stay, the resources that are now where another resource was.
-    kept = {name for name in after if name in before and _is_physical(after[name])}
+    kept = {name for name in after if name in before and after[name].is_physical}
     places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
     moved = {new for old, new in places if new != old}
     present = [
@@ -72,16 +71,12 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-def _is_physical(resource: Resource) -> bool:
-    return any(not isinstance(source.kind, Static) for source in resource.sources)
-
-
 def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
     """Return the change of a new resource, which may have the nodes of one that is gone."""
     reasons = ["new"]
     for former in gone:
         is_shared = former.overlap == resource.overlap == "allow"
-        if former.sources == resource.sources and _is_physical(former) and not is_shared:
+        if former.sources == resource.sources and former.is_physical and not is_shared:
             reasons.append(f"looks renamed from {former.name}: {_WAITS}")
             break
     return Change(resource.name, Action.START, tuple(reasons), resource)
@@ -115,7 +110,7 @@ def _values(*old_and_new: object) -> str:
 
 def _moving(old: Resource, new: Resource) -> str | None:
     """Return the field whose change gives devices other IDs."""
-    if not _is_physical(old) or not _is_physical(new):
+    if not (old.is_physical and new.is_physical):
         return None
     shared = (old.replicas == 1) != (new.replicas == 1)
     differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": shared}

@@ -237,13 +237,19 @@ class Resource(ConfigModel):
         return source.kind if source is not None else None
 
     @property
+    def is_physical(self) -> bool:
+        """Whether devices of it are found on the host."""
+        return any(not isinstance(source.kind, Static) for source in self.sources)
+
+    @property
+    def checks(self) -> Checks:
+        """The health checks of its devices."""
+        return self.health.checks if self.health is not None else ()
+
+    @property
     def limit(self) -> int | None:
         """The maximum number of devices; ``None`` for tokens without ``maxDevices``."""
-        if self.max_devices is None and any(
-            not isinstance(source.kind, Static) for source in self.sources
-        ):
-            return DEVICES_MAX
-        return self.max_devices
+        return DEVICES_MAX if self.max_devices is None and self.is_physical else self.max_devices
 
     @property
     def declared_ids(self) -> int:

@@ -187,7 +187,7 @@ def check_owners(resource: Resource) -> Iterator[CheckProblem]:
 
 def check_steps(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
-    for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
+    for index, check in enumerate(resource.checks):
         if isinstance(check, Probe):
             yield from _check_command(("health", "checks", index, "exec"), check.exec or ())
     for index, step in enumerate(resource.pre_start):
