@@ -4,13 +4,12 @@ Without flags, containers may be given only character devices below ``/dev`` of 
 known to be safe. Everything else needs a flag, and each flag adds to that.
 """
 
-import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass, class_by_path
+from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
@@ -22,7 +21,6 @@ _Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
 
 _WORD: Final = re.compile(r"[\w:-]+")  # that neither a shell nor YAML takes for anything else
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
-_LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
 _RUNTIME_VARIABLES: Final = ("NVIDIA_*", "ASCEND_*", "*_VISIBLE_DEVICES")
 _ADDRESS: Final = "{0}{{4,}}:{0}{{2}}:{0}{{2}}[.][0-7]".format("[0-9A-Fa-f]")
@@ -106,7 +104,7 @@ class Policy:
         return tuple(
             f"--allow-device '{glob}' covers all of /dev, and every disk with it: name the "
             "devices, such as /dev/disk/by-id/ata-ACME_1"
-            for glob in self._node_globs
+            for glob in self.node_globs
             if all(matches_any(path, (glob,)) for path in _ANY_NODES)
         )
 
@@ -116,58 +114,9 @@ class Policy:
         return tuple(filter(None, map(_identity, self.allow_devices)))
 
     @property
-    def _node_globs(self) -> tuple[str, ...]:
+    def node_globs(self) -> tuple[str, ...]:
+        """The rights that are globs on resolved paths of nodes."""
         return tuple(glob for glob in self.allow_devices if "/" in glob)
-
-    def path_problem(self, path: str, *, mount: bool) -> str | None:
-        """Return why a host path may not be in a configuration as it is written, or ``None``.
-
-        Where it leads is judged when that is known.
-        """
-        plain = posixpath.normpath(path)
-        usual = next((to + plain[len(at) :] for at, to in _LINKS if plain.startswith(at)), plain)
-        if not mount and (refusal := self.refused_by_name(plain)):
-            return refusal
-        globs = self.allow_paths if mount else ("/dev", "/dev/*", *self._node_globs)
-        if matches_any(plain, globs) or matches_any(usual, globs):
-            return None
-        if mount:
-            return f"mounts need {self.needed('path', path)}"
-        return f"{path} is not below /dev: it needs {self.needed('device', path)}"
-
-    def refused_by_name(self, path: str) -> str | None:
-        """Return why a node may not be given whose class is known by its name, or ``None``."""
-        plain = posixpath.normpath(path)
-        device_class = class_by_path(plain)
-        is_final = device_class == MEMORY or not self.identities
-        return self.node_problem(plain, device_class) if device_class and is_final else None
-
-    def class_problem(
-        self, device_class: DeviceClass | None, words: Sequence[str] = ()
-    ) -> str | None:
-        """Return why no node of a class, if it is known, may be given, or ``None``.
-
-        The ``words`` are the rights to them alone. Which of them a glob on paths allows is known
-        when they are found.
-        """
-        if device_class is None or device_class.safe or self._node_globs or self.identities:
-            return None
-        if (name := device_class.name) in self.allow_devices:
-            return None
-        words = words or ("/dev/disk/by-id/NAME" if device_class == BLOCK else name,)
-        nodes = "block devices" if device_class == BLOCK else f"nodes of class {name}"
-        return f"{nodes} need {self.needed('device', *words)}"
-
-    def raw_usb_problem(self, words: Sequence[str]) -> str | None:
-        """Return why raw USB nodes may not be given, of which these ``words`` are the rights."""
-        # Any product may be at a place.
-        rights = (re.sub("place:.*", "*", right.lower()) for right in self.allow_devices)
-        globs = [_product(right) for right in rights if ":" in right or right == "*"]
-        if "usb" in self.allow_devices or self._node_globs or (globs and not words):
-            return None
-        named = dict.fromkeys(word.removesuffix(":*") for word in words or ("VENDOR:PRODUCT",))
-        missing = [word for word in named if not matches_any(_product(word), globs)]
-        return f"raw USB nodes need {self.needed('device', *missing)}" if missing else None
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
@@ -195,7 +144,7 @@ class Policy:
         in_full = (word for word in named.intersection(self.identities) if not is_wild(word))
         if use is not None and all(word.startswith(_OF_SEVERAL) for word in in_full):
             return f"{path} is in use by the host ({use}): {needed}, without wildcards"
-        if matches_any(path, self._node_globs):
+        if matches_any(path, self.node_globs):
             return None
         if not is_in_dev(path):
             return f"{path} is not below /dev: {needed}"
@@ -257,10 +206,6 @@ def source_identities(kind: Kind, ids: Iterable[str] = ()) -> list[str]:
         case Glob(paths=paths):
             words = [path for path in paths if "/by-" in path]
     return [word for word in words if device_problem(word) is None]
-
-
-def _product(word: str) -> str:
-    return ":".join(word.split(":")[:2])
 
 
 def _identity(word: str) -> str | None:

@@ -140,7 +140,7 @@ def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyP
             yield ("preStart", index, "run"), f"running a command needs {needed}"
         elif step.mode is not None:
             yield ("preStart", index, "mode"), f"changing a node's mode needs {needed}"
-    for index, check in enumerate(resource.health.checks if resource.health else ()):
+    for index, check in enumerate(resource.checks):
         if isinstance(check, Probe) and check.exec is not None:
             yield ("health", "checks", index, "exec"), f"running a command needs {needed}"
 

@@ -21,13 +21,8 @@ from devhost.model.template import MissingVariableError, Template, udev_links, v
 Seen = Sequence[tuple[Node, FileState]]
 
 
-USB_VARIABLES: Final = frozenset(
-    f"usb.{name}"
-    for name in (
-        *("device", "manufacturer", "product", "serial", "port", "class", "interface"),
-        *("busnum", "devnum", "hub", "name"),
-    )
-)
+_OF_USB: Final = "device manufacturer product serial port class interface busnum devnum hub name"
+USB_VARIABLES: Final = frozenset(f"usb.{name}" for name in _OF_USB.split())
 _OF_PCI: Final = "device subsystem class driver address group pf vf uuid model"
 PCI_VARIABLES: Final = frozenset(f"pci.{name}" for name in _OF_PCI.split())
 CDI_VARIABLES: Final = frozenset({"cdi.kind", "cdi.name", "cdi.qualified"})

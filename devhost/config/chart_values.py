@@ -13,10 +13,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from devhost.allocation.policy import VALUE_PROBLEMS, Policy
 from devhost.config import messages
 from devhost.config.documents import ChartPart
-from devhost.config.yaml_tree import Path, TreeProblem
+from devhost.config.yaml_tree import CheckProblem, Path, error
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
-from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
+from devhost.model.values import ConfigModel, Items, refuses
 
 # Keys that only matter to the cluster: the chart's schema says what their values may be.
 _OF_PODS: Final = (
@@ -64,11 +64,11 @@ _HostPath = Annotated[str, refuses(_host_path_problem)]
 class Allow(ConfigModel):
     """The rights of a configuration: the fields of `Policy` without their prefix."""
 
-    paths: Annotated[tuple[_Path, ...], AsTuple] = ()
-    devices: Annotated[tuple[_Device, ...], AsTuple] = ()
-    resources: Annotated[tuple[_Resource, ...], AsTuple] = ()
-    cdi: Annotated[tuple[_Word, ...], AsTuple] = ()
-    annotations: Annotated[tuple[_Word, ...], AsTuple] = ()
+    paths: Items[_Path] = ()
+    devices: Items[_Device] = ()
+    resources: Items[_Resource] = ()
+    cdi: Items[_Word] = ()
+    annotations: Items[_Word] = ()
     exec: bool = False
 
 
@@ -82,7 +82,7 @@ class CdiSpecs(Enabled):
     """The directory of CDI specs, and those of vendors."""
 
     dir: str = ""
-    spec_dirs: Annotated[tuple[_HostPath, ...], AsTuple] = ()
+    spec_dirs: Items[_HostPath] = ()
 
 
 class DeviceAccess(ConfigModel):
@@ -96,7 +96,7 @@ class ResourceClasses(ConfigModel):
     """How pods of the cluster can request resources that DRA offers."""
 
     create: bool = True
-    extra: Annotated[tuple[_Resource, ...], AsTuple] = ()
+    extra: Items[_Resource] = ()
 
 
 class Dra(Enabled):
@@ -118,7 +118,7 @@ class DaemonSetValues(ConfigModel):
     allow: Allow = Allow()
     cdi: CdiSpecs = CdiSpecs()
     device_access: DeviceAccess = DeviceAccess()
-    host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
+    host_paths: Items[_HostPath] = ()
     host_root: Enabled = Enabled()
     extra_args: Any = ()
     extra_env: Any = ()
@@ -207,7 +207,7 @@ class Values(InstanceValues):
 
     unexamined = (*_OF_PODS, "nodeSelector", "affinity", *_OF_CHART)
     config: dict[str, Any] = Field(default_factory=dict)
-    profiles: Annotated[tuple[Profile, ...], AsTuple] = ()
+    profiles: Items[Profile] = ()
 
 
 def fixed_directory(path: str) -> str:
@@ -220,10 +220,8 @@ def fixed_directory(path: str) -> str:
 def read_instance(values: Mapping[str, Any], profile: int | None) -> InstanceValues | None:
     """Return the values of the chart's own DaemonSet or of a profile's; ``None`` for wrong ones."""
     merged = _merged(values, {} if profile is None else values["profiles"][profile])
-    keys = {key_of(InstanceValues, name) for name in InstanceValues.model_fields}
-    read = {key: value for key, value in merged.items() if key in keys}
     try:
-        return InstanceValues.model_validate(read, by_alias=True, by_name=False)
+        return InstanceValues.model_validate(merged, extra="ignore")
     except ValidationError:
         return None
 
@@ -236,7 +234,7 @@ def _merged(base: Any, override: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[TreeProblem]:
+def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[CheckProblem]:
     """Yield what is wrong with the values of a configuration's instance (`read_instance`).
 
     With the first of the chart, also what is wrong with the values of the whole chart.
@@ -244,22 +242,22 @@ def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[T
     tree, base = part.tree, part.path
     try:
         if part.is_first:
-            whole = Values.model_validate(tree.value(base), by_alias=True, by_name=False)
+            whole = Values.model_validate(tree.value(base))
             names = [profile.name for profile in whole.profiles]
             for index, name in enumerate(names):
                 if name in names[:index]:
                     path = (*base, "profiles", index, "name")
-                    yield path, f"{name!r} is already in use", tree.position(path)[:2]
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        yield from messages.shape_problems(errors, base, tree, set(), (base, Values))
+                    yield error(path, f"{name!r} is already in use")
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False)
+        yield from messages.shape_problems(errors, base, tree, set(), Values)
     at = base if part.profile is None else (*base, "profiles", part.profile)
     config = tree.value(at)["config"]
     if config.get("existingConfigMap") and config.get("resources"):
         path = (*at, "config", "existingConfigMap")
-        yield path, "cannot be combined with resources", tree.position(path).key
+        yield error(path, "cannot be combined with resources", on_key=True)
     if instance is not None and (problem := instance.problem()):
         (key, message), path = problem, (*at, *problem[0])
         if path not in tree.positions:  # the value is the chart's, or of all profiles
             path, message = at, f"{messages.path_text(key)}: {message}"
-        yield path, message, tree.position(path).key
+        yield error(path, message, on_key=True)

@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Final
 
 from devhost.model.config import Config, Resource
-from devhost.model.sources import Static
 from devhost.model.values import key_of
 
 
@@ -54,7 +53,7 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
     # Of those that stay, the resources that are now where another resource was.
-    kept = {name for name in after if name in before and _is_physical(after[name])}
+    kept = {name for name in after if name in before and after[name].is_physical}
     places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
     moved = {new for old, new in places if new != old}
     present = [
@@ -72,45 +71,34 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-def _is_physical(resource: Resource) -> bool:
-    return any(not isinstance(source.kind, Static) for source in resource.sources)
-
-
 def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
     """Return the change of a new resource, which may have the nodes of one that is gone."""
     reasons = ["new"]
     for former in gone:
         is_shared = former.overlap == resource.overlap == "allow"
-        if former.sources == resource.sources and _is_physical(former) and not is_shared:
+        if former.sources == resource.sources and former.is_physical and not is_shared:
             reasons.append(f"looks renamed from {former.name}: {_WAITS}")
             break
     return Change(resource.name, Action.START, tuple(reasons), resource)
 
 
 def _changed(old: Resource, new: Resource, node_name: str, *, moved: bool) -> Change:
-    place = (_MOVED,) if moved and new.overlap == "deny" and _is_physical(new) else ()
-    differing = _differing(old, new)
-    by_dra = new.uses_dra(node_name)
-    switches = by_dra is not old.uses_dra(node_name)
-    if not differing and not switches:
-        return Change(new.name, Action.KEEP, place, new)
-    moving = _moving(old, new)
-    registers = not switches and bool(old.pre_start) != bool(new.pre_start)
-    reasons = []
-    if switches:
-        reasons.append(f"backend: {_SWITCHES.format('DRA' if by_dra else 'the device plugin')}")
-    for field in differing:
-        key = key_of(Resource, field)
-        reason = key + _values(getattr(old, field), getattr(new, field))
-        if key == moving:
-            reason += f": {_WAITS}"
-        if field == "pre_start" and registers:
-            reason += f": {_REGISTERS}"
-        reasons.append(reason)
-    action = Action.REREGISTER if registers else Action.UPDATE
-    if switches:
+    by_dra, action, reasons = new.uses_dra(node_name), Action.KEEP, list[str]()
+    effects = {_moving(old, new): _WAITS}
+    if by_dra is not old.uses_dra(node_name):
         action = Action.SWITCH
-    return Change(new.name, action, (*reasons, *place), new)
+        reasons.append(f"backend: {_SWITCHES.format('DRA' if by_dra else 'the device plugin')}")
+    elif bool(old.pre_start) != bool(new.pre_start):
+        action = Action.REREGISTER
+        effects["pre_start"] = _REGISTERS
+    for field in _differing(old, new):
+        change = key_of(Resource, field) + _values(getattr(old, field), getattr(new, field))
+        reasons.append(f"{change}: {effects[field]}" if field in effects else change)
+    if reasons and action is Action.KEEP:
+        action = Action.UPDATE
+    if moved and new.overlap == "deny":
+        reasons.append(_MOVED)
+    return Change(new.name, action, tuple(reasons), new)
 
 
 def _values(*old_and_new: object) -> str:
@@ -121,8 +109,8 @@ def _values(*old_and_new: object) -> str:
 
 
 def _moving(old: Resource, new: Resource) -> str | None:
-    """Return the key whose change gives devices other IDs."""
-    if not _is_physical(old) or not _is_physical(new):
+    """Return the field whose change gives devices other IDs."""
+    if not (old.is_physical and new.is_physical):
         return None
     shared = (old.replicas == 1) != (new.replicas == 1)
     differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": shared}

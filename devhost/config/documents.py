@@ -9,8 +9,8 @@ from typing import Any, Final
 from devhost.config import yaml_errors, yaml_tree
 from devhost.config.messages import path_text
 from devhost.config.yaml_errors import TreeError
-from devhost.config.yaml_tree import Extent, Path, Position, Tree
-from devhost.errors import Excerpt, Problem, Severity
+from devhost.config.yaml_tree import CheckProblem, Extent, Path, Position, Tree
+from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
 
 PROFILES: Final = "the configurations of profiles are not read here; 'devhost validate' checks them"
@@ -69,7 +69,7 @@ class Document:
     """
 
     lines: list[str]
-    tree: Tree | TreeError
+    tree: Tree
     name: str = ""
     base: Path = ()
     indent: int = 0
@@ -77,11 +77,11 @@ class Document:
     start: Position | None = None
     chart: "ChartPart | None" = None
 
-    def problem(
-        self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
-    ) -> Problem:
-        """Return a problem at a position in the document."""
-        line, column = at[0], at[1] + self.indent
+    def problem(self, file: str, problem: CheckProblem) -> Problem:
+        """Return a problem in the document as one in its file."""
+        severity, path, message, *_ = problem
+        line, column = self.tree.place(problem)
+        column += self.indent
         if self.start is not None and line <= self.start.line:  # the block as a whole
             line, column = self.start.line, self.start.column
         excerpt = self._excerpt(path, line, column)
@@ -94,7 +94,7 @@ class Document:
 
     def _resource(self, path: Path) -> str:
         """Return the name of the resource that a path is in."""
-        if path[:1] != ("resources",) or len(path) == 1 or isinstance(self.tree, TreeError):
+        if path[:1] != ("resources",) or len(path) == 1:
             return ""
         resource = self.tree.value(path[:2])
         name = resource.get("name") if isinstance(resource, dict) else None
@@ -109,10 +109,9 @@ class Document:
         text = text[first : first + _EXCERPT_MAX]
         token = _TOKEN.match(text, start)
         end = max(token.end() if token else 0, start + 1)
-        if isinstance(self.tree, Tree):
-            value = self.tree.position(path)
-            if value.verbatim and (value.line, value.column + self.indent) == (line, column):
-                end = start + len(value.text or "") + (0 if value.plain else 2)
+        value = self.tree.position(path)
+        if value.verbatim and (value.line, value.column + self.indent) == (line, column):
+            end = start + len(value.text or "") + (0 if value.plain else 2)
         return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
@@ -206,22 +205,22 @@ def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Docu
     name = f"{key} of ConfigMap {config_map}" if isinstance(config_map, str) else key
     mark = lines[position.line - 1][position.column - 1 : position.column]
     if mark != "|":
-        tree_or_error = _parse(value, extent)
-        if mark == ">" and isinstance(tree_or_error, TreeError):
-            tree_or_error = TreeError("'>' joins its lines; write '|'", 1, 1)
-        return Document(yaml_errors.lines(value), tree_or_error, name, value=(key, position))
+        content = _parse(value, extent)
+        if mark == ">" and content.data is None:
+            content = Tree.unreadable(TreeError("'>' joins its lines; write '|'", 1, 1))
+        return Document(yaml_errors.lines(value), content, name, value=(key, position))
     written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
     first = next(filter(str.strip, yaml_errors.lines(value)), "")
     above = "\n" * position.line  # so that messages have the numbers of the file's lines
-    tree_or_error, indent = _parse(above + value, extent), len(written) - len(first)
-    return Document(lines, tree_or_error, name, indent=indent, start=position)
+    content, indent = _parse(above + value, extent), len(written) - len(first)
+    return Document(lines, content, name, indent=indent, start=position)
 
 
-def _parse(text: str, extent: Extent) -> Tree | TreeError:
+def _parse(text: str, extent: Extent) -> Tree:
     try:
         return _configuration(yaml_tree.parse(text, extent))
     except TreeError as error:
-        return error
+        return Tree.unreadable(error)
 
 
 def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iterator[Document]:

@@ -1,10 +1,11 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
 import errno
+import itertools
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,8 @@ from devhost.config import messages
 from devhost.config.checks import resource_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
-from devhost.config.yaml_tree import CheckProblem, Path, Tree
-from devhost.errors import ConfigError, Problem, Severity
+from devhost.config.yaml_tree import CheckProblem, Path, Tree, error, warning
+from devhost.errors import ConfigError, Problem, Severity, describe_os_error
 from devhost.model import limits
 from devhost.model.config import BackendChoice, Config, Resource
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from devhost.config.chart_values import InstanceValues
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
-
-_Placed = tuple[Severity, Path, str, tuple[int, int]]  # a problem with line and column
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,8 @@ def load_all(file: str, policy: Policy | None = None, *, profiles: bool = True) 
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
         return _load_text(read(file), file, policy, profiles=profiles)
-    except OSError as error:
-        return [unusable(file, f"cannot be read: {error.strerror or error}")]
+    except OSError as reason:
+        return [unusable(file, f"cannot be read: {describe_os_error(reason)}")]
 
 
 def loads(text: bytes | str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
@@ -95,8 +94,8 @@ def _load_text(
         text = raw if isinstance(raw, str) else decode(raw)
         parts = documents(text, profiles=profiles)
         return [_load_document(document, file, policy or Policy()) for document in parts]
-    except TreeError as error:
-        return [_load_document(Document(lines(text), error), file, Policy())]
+    except TreeError as reason:
+        return [_load_document(Document(lines(text), Tree.unreadable(reason)), file, Policy())]
 
 
 def _single(configurations: list[Loaded], file: str) -> Loaded:
@@ -109,40 +108,36 @@ def _single(configurations: list[Loaded], file: str) -> Loaded:
 
 def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
-    if isinstance(document.tree, TreeError):
-        error = document.tree
-        problem = document.problem("error", file, (), str(error), (error.line, error.column))
-        return Loaded(None, (problem,), document.name)
     resources: list[tuple[Path, Resource]] = []
     problems: list[Problem] = []
     chart, values = document.chart, None
     whole = document if chart is None else Document(document.lines, chart.tree)
     if chart is not None and chart.unread is not None:
-        problems.append(whole.problem("warning", file, (), PROFILES, chart.unread))
+        problems.append(whole.problem(file, warning((), PROFILES, at=chart.unread)))
     if chart is not None and policy.adds_values:
         # Most files are none of the chart's values, and so the start is quicker.
         from devhost.config.chart_values import check_values, read_instance  # noqa: PLC0415
 
         values = read_instance(chart.tree.value(chart.path), chart.profile)
-        for path, message, at in check_values(chart, values):
-            problems.append(whole.problem("error", file, path, message, at))
+        problems += [whole.problem(file, problem) for problem in check_values(chart, values)]
     judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, executes=policy.runs_commands)
     count: Counter[Severity] = Counter(problem.severity for problem in problems)
-    for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
+    for problem in _check_tree(document.tree, resources, judging, values):
+        severity = problem.severity
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
-            problems.append(document.problem(severity, file, path, message, at))
+            problems.append(document.problem(file, problem))
         elif count[severity] == PROBLEMS_MAX + 1:
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
-            problems.append(document.problem(severity, file, (), end, at))
+            at = document.tree.place(problem)
+            problems.append(document.problem(file, CheckProblem(severity, (), end, at=at)))
             if severity == "error":
                 break
-    problems.sort(key=lambda problem: (problem.line, problem.column))
-    if count["error"]:
-        return Loaded(None, tuple(problems), document.name, policy)
+    # A name and its value are at one place.
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.line, problem.column))
     config = Config(version="v1", resources=tuple(resource for _, resource in resources))
-    return Loaded(config, tuple(problems), document.name, policy)
+    return Loaded(None if count["error"] else config, tuple(ordered), document.name, policy)
 
 
 def _check_tree(
@@ -150,41 +145,27 @@ def _check_tree(
     resources: list[tuple[Path, Resource]],
     policy: Policy,
     values: "InstanceValues | None",
-) -> Iterator[_Placed]:
+) -> Iterator[CheckProblem]:
     """Yield each problem, and collect the resources that have the right shape."""
-    tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
-    reported, wrong = set[Path](), set[Path]()
-    for path, message, at in messages.tree_problems(tree):
-        reported.add(path)
-        yield "error", path, message, at
-    items = tree.data.get("resources")
-    listed: list[Any] = items if isinstance(items, list) else []
-    if len(listed) > limits.RESOURCES_MAX:
-        message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
-        yield "error", ("resources",), message, tree.position(("resources",)).key
-    backend: BackendChoice | None = values.dra.backend if values is not None else None
-    for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
-        if isinstance(result, Config):
-            backend = result.backend or backend
-            continue
-        if isinstance(result, Resource):
-            chosen = result.backend or backend
-            resources.append((base, result.model_copy(update={"backend": chosen})))
-            continue
-        errors = result.errors(include_url=False)
-        for path, message, at in messages.shape_problems(errors, base, tree, reported):
-            wrong.add(path)
-            yield "error", path, message, at
-    for path, message, at in messages.ambiguous_scalars(tree, wrong):
-        yield "warning" if values is None else "error", path, message, at  # Helm reads values
-    seen = set[_Placed]()  # a name and its value are at one place
-    for severity, full, message, on_key in _check_together(resources, policy, values):
-        path = _place(tree, full)
-        position = tree.position(path)
-        problem: _Placed = severity, path, message, position.key if on_key else position[:2]
-        if problem not in seen:
-            seen.add(problem)
-            yield problem
+    if tree.data is None:
+        yield from tree.problems
+        return
+    tree.drop_free_keys()
+    wrong = set[Path]()
+    for problem in _check_shapes(tree, resources, values.dra.backend if values else None):
+        wrong.add(problem.path)
+        yield problem
+    for problem in tree.ambiguous:
+        if problem.path not in wrong:  # else it is said what would be right
+            yield problem._replace(severity="error") if values else problem  # Helm reads values
+    is_known = values is None or not values.allows_more
+    checks = resource_checks.check(resources, policy if is_known else None)
+    if values is not None:
+        from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
+
+        checks = itertools.chain(checks, value_checks.check(resources, values))
+    for problem in checks:
+        yield problem._replace(path=_place(tree, problem.path))
 
 
 def _place(tree: Tree, path: Path) -> Path:
@@ -193,34 +174,31 @@ def _place(tree: Tree, path: Path) -> Path:
     return tree.existing(("backend",) if is_of_file else path)
 
 
-def _check_together(
-    resources: list[tuple[Path, Resource]], policy: Policy, values: "InstanceValues | None"
+def _check_shapes(
+    tree: Tree, resources: list[tuple[Path, Resource]], backend: BackendChoice | None
 ) -> Iterator[CheckProblem]:
-    """Check several values together, also with those of the chart."""
-    is_known = values is None or not values.allows_more
-    yield from resource_checks.check(resources, policy if is_known else None)
-    if values is None:
-        return
-    from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
-
-    for base, resource in resources:
-        yield from (problem.below(base) for problem in value_checks.check(resource, values))
-
-
-def _validated(
-    tree: Tree, items: Iterable[Any]
-) -> Iterator[tuple[Path, Config | Resource | ValidationError]]:
-    """Validate the top level, then each resource separately, so that all errors are found."""
-    data = tree.data
-    if isinstance(data.get("resources"), list):
-        data = data | {"resources": []}
-    try:
-        yield (), Config.model_validate(data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        yield (), error
-    for index, item in enumerate(items):
-        path = "resources", index
+    """Yield what is wrong with single values, and collect the resources that are right."""
+    reported = set[Path]()
+    for problem in messages.tree_problems(tree):
+        reported.add(problem.path)
+        yield problem
+    data, listed = tree.data, list[Any]()
+    if isinstance(items := data.get("resources"), list):
+        data, listed = data | {"resources": []}, items[: limits.RESOURCES_MAX]
+        if len(items) > len(listed):
+            message = f"{len(items)} resources, more than {limits.RESOURCES_MAX}"
+            yield error(("resources",), message, on_key=True)
+    # Each resource by itself, so that errors of others are found, too.
+    parts: list[tuple[Path, type[Config | Resource], Any]] = [((), Config, data)]
+    parts += [(("resources", index), Resource, item) for index, item in enumerate(listed)]
+    for base, model, value in parts:
         try:
-            yield path, Resource.model_validate(item, by_alias=True, by_name=False)
-        except ValidationError as error:
-            yield path, error
+            part = model.model_validate(value)
+        except ValidationError as reason:
+            errors = reason.errors(include_url=False)
+            yield from messages.shape_problems(errors, base, tree, reported, model)
+            continue
+        if isinstance(part, Config):
+            backend = part.backend or backend
+        else:
+            resources.append((base, part.model_copy(update={"backend": part.backend or backend})))

@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic_core import ErrorDetails
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from devhost.allocation.variables import BUILT_IN_VARIABLES
 from devhost.config.foreign_words import explain_key, explain_template, translate_key
 from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
-from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
+from devhost.config.yaml_tree import CheckProblem, Path, Position, Tree, error
 from devhost.model.config import Config, Resource
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
@@ -30,17 +30,10 @@ _EXPECTED: Final = {
     "less_than_equal": "should be at most {le}",
     "literal_error": "should be {expected}",
     "model_type": "should be a mapping",
-    # A mode: the other patterns have messages of their own.
-    "string_pattern_mismatch": 'should be three or four octal digits, such as "0660"',
     "string_type": "should be a string",
     "too_short": "needs at least one item",
     "tuple_type": "should be a list",
 }
-# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
-# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
-_AMBIGUOUS: Final = re.compile(
-    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
-)
 
 
 def path_text(path: Path) -> str:
@@ -54,33 +47,13 @@ def path_text(path: Path) -> str:
     return text
 
 
-def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
+def tree_problems(tree: Tree) -> Iterator[CheckProblem]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    yield from (problem for problem in tree.problems if not str(*problem[0][:1]).startswith("x-"))
+    yield from tree.problems
     yield from _nulls(tree.data, (), tree)
 
 
-def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProblem]:
-    """Yield values and keys without quotes that are no strings to other readers of YAML.
-
-    Those at wrong paths have an error, which says what would be right.
-    """
-    for path, position in tree.positions.items():
-        if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
-            continue
-        if path in wrong:
-            continue
-        if not str(*path[:1]).startswith("x-") and isinstance(tree.value(path), str):
-            kind = "a truth value" if position.text.isalpha() else "a number"
-            message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
-            yield path, message, (position.line, position.column)
-    for path in tree.truths:
-        if path not in wrong and not str(*path[:1]).startswith("x-"):
-            message = f'key {path[-1]} is a truth value to Helm; quote it: "{path[-1]}"'
-            yield path, message, tree.position(path).key
-
-
-def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
+def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[CheckProblem]:
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _nulls(inner, (*path, key), tree)
@@ -91,7 +64,7 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
         in_braces = isinstance(around, dict) and at != tree.position(path[:-1])[:2]
         if in_braces and len(around) == 1 and not is_option and not tree.position(path).text:
             hint = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
-        yield path, f"has no value{hint}", at
+        yield error(path, f"has no value{hint}", on_key=True)
 
 
 def shape_problems(
@@ -99,12 +72,11 @@ def shape_problems(
     base: Path,
     tree: Tree,
     reported: set[Path],
-    root: tuple[Path, type[ConfigModel]] = ((), Config),
-) -> Iterator[TreeProblem]:
-    """Yield the errors of a failed validation of the value at a path.
+    model: type[ConfigModel],
+) -> Iterator[CheckProblem]:
+    """Yield the errors of a failed validation of the value at a path by its model.
 
-    Paths that are reported already, and those around them, get no other error. The model of the
-    value at the path `root` is there.
+    Paths that are reported already, and those around them, get no other error.
     """
     around = {path[:-1] for path in reported}
     # Where a key is unknown, it may be what a missing one was meant to be.
@@ -114,10 +86,10 @@ def shape_problems(
         path = tree.existing(full)
         if details["type"] == "extra_forbidden":
             if not {path, path[:-1]} & reported:
-                message = f"unknown key '{full[-1]}'{_key_hint(full, tree, root)}"
+                message = f"unknown key '{full[-1]}'{_key_hint(full, base, tree, model)}"
                 if LOOKALIKE.search(str(full[-1])):
                     message = LOOKS_ALIKE
-                yield path, message, tree.position(path).key
+                yield error(path, message, on_key=True)
             continue
         if details["type"] == "missing" and details["loc"][:-1] in strange:
             continue
@@ -125,12 +97,11 @@ def shape_problems(
             continue  # its items have errors of their own
         if path in reported or path in around:
             continue
-        error, offset = details.get("ctx", {}).get("error"), 0
+        cause, place = details.get("ctx", {}).get("error"), None
         at, on_key = tree.position(path), full[-1:] == ("[key]",)
-        if isinstance(error, TemplateError) and at.verbatim and not on_key:
-            offset = error.offset + (0 if at.plain else 1)
-        place = at.key if on_key else (at.line, at.column + offset)
-        yield path, _shape_message(details, at), place
+        if isinstance(cause, TemplateError) and at.verbatim and not on_key:
+            place = at.line, at.column + cause.offset + (0 if at.plain else 1)
+        yield error(path, _shape_message(details, at), on_key, place)
 
 
 def _shape_message(details: ErrorDetails, at: Position) -> str:
@@ -202,9 +173,9 @@ def command_hint(text: str) -> str:
     return f"write [{', '.join(words)}]; there is no shell"
 
 
-def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> str:
+def _key_hint(full: Path, base: Path, tree: Tree, top: type[ConfigModel]) -> str:
     key, path = str(full[-1]), tree.existing(full)
-    (base, top), present, text = root, tree.value(path[:-1]), tree.position(path).text
+    present, text = tree.value(path[:-1]), tree.position(path).text
     model = _model_at(full[len(base) : -1], top)
     if model is Source and key == "path" and text:
         return f"; write the path itself: - {text}"

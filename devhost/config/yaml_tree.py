@@ -16,8 +16,6 @@ from devhost.config.yaml_errors import TreeError, error_at, place
 from devhost.errors import Severity
 
 Path = tuple[str | int, ...]
-# A problem: its path, the message, and line and column.
-TreeProblem = tuple[Path, str, tuple[int, int]]
 
 ONE_DOCUMENT: Final = "only one YAML document is allowed per file"
 DEPTH_MAX: Final = 32
@@ -33,17 +31,22 @@ _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 _BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
     ("no", "false", "off"), False
 )
-_TRUTHS: Final = ("y", "Y", "n", "N")  # of YAML 1.1, which PyYAML leaves out
+# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
+# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
+_AMBIGUOUS: Final = re.compile(
+    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
+)
 _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
 class CheckProblem(NamedTuple):
-    """A problem of a value or, ``on_key``, of its key."""
+    """A problem of a value or, ``on_key``, of its key; or ``at`` another line and column."""
 
     severity: Severity
     path: Path
     message: str
     on_key: bool = False
+    at: tuple[int, int] | None = None
 
     def below(self, base: Path) -> "CheckProblem":
         """Return the same problem with the path of what contains the value."""
@@ -78,22 +81,33 @@ class Tree:
     """A document: its data, and the positions of its values by path.
 
     Attributes:
+        data: ``None`` also of a text that is no document, which has one problem.
         positions: The position of each value; the root has the empty path.
         problems: Keys that are defined again in one mapping, of which the first value is used, and
             keys that are not strings, with the path of their mapping.
-        truths: The paths of keys without quotes that are truth values to other readers of YAML.
+        ambiguous: Strings and keys without quotes that are none to other readers of YAML.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
-    problems: list[TreeProblem] = field(default_factory=list)
-    truths: list[Path] = field(default_factory=list)
+    problems: list[CheckProblem] = field(default_factory=list)
+    ambiguous: list[CheckProblem] = field(default_factory=list)
+
+    @classmethod
+    def unreadable(cls, reason: TreeError) -> "Tree":
+        """Return what stands for a text that cannot be read."""
+        return cls(problems=[error((), str(reason), at=(reason.line, reason.column))])
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
         while path not in self.positions and path:
             path = path[:-1]
         return self.positions.get(path, Position(1, 1, (1, 1)))
+
+    def place(self, problem: CheckProblem) -> tuple[int, int]:
+        """Return line and column of a problem."""
+        position = self.position(problem.path)
+        return problem.at or (position.key if problem.on_key else position[:2])
 
     def existing(self, path: Path) -> Path:
         """Return a path without the parts that are not there: shorthands' options, union tags."""
@@ -107,9 +121,21 @@ class Tree:
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
         positions = {key[size:]: at for key, at in self.positions.items() if key[:size] == path}
-        problems = [(key[size:], text, at) for key, text, at in self.problems if key[:size] == path]
-        truths = [key[size:] for key in self.truths if key[:size] == path]
-        return Tree(self.value(path), positions, problems, truths)
+        problems, ambiguous = (
+            [p._replace(path=p.path[size:]) for p in all_problems if p.path[:size] == path]
+            for all_problems in (self.problems, self.ambiguous)
+        )
+        return Tree(self.value(path), positions, problems, ambiguous)
+
+    def drop_free_keys(self) -> None:
+        """Forget the keys at the top that may hold anything, for anchors."""
+
+        def is_free(path: Path) -> bool:
+            return str(*path[:1]).startswith("x-")
+
+        self.data = {key: value for key, value in self.data.items() if not is_free((key,))}
+        self.problems = [problem for problem in self.problems if not is_free(problem.path)]
+        self.ambiguous = [problem for problem in self.ambiguous if not is_free(problem.path)]
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -120,9 +146,9 @@ class Tree:
 
     def refuse_problems(self, path: Path) -> None:
         """Refuse a second definition of a value, or of what contains it: others may take that."""
-        for problem_path, message, at in self.problems:
-            if path[: len(problem_path)] == problem_path:
-                raise TreeError(message, *at)
+        for problem in self.problems:
+            if path[: len(problem.path)] == problem.path:
+                raise TreeError(problem.message, *self.place(problem))
 
 
 @dataclass(slots=True)
@@ -180,10 +206,6 @@ class _Loader(Composer, yaml.CSafeLoader):
             raise error_at(f"more than {NODES_MAX} values", event)
         if self._depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", event)
-        if not isinstance(event, yaml.AliasEvent):
-            self.anchors.pop(event.anchor, None)  # YAML allows to use one again
-        if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
-            event.tag = _STRING
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -216,12 +238,14 @@ class _Builder:
             written = len(text) if plain else len(text) + 2  # the quotes
             verbatim = start.line == end.line and end.column - start.column == written
             self._tree.positions[path] = Position(line, column, key, text, plain, verbatim)
-            return self._scalar(node)
+            data: Any = self._scalar(node)
+            if isinstance(data, str):
+                self._note_ambiguity(node, path)
+            return data
         if node.tag not in _COLLECTIONS:
             raise error_at(f"unsupported tag {node.tag!r}", node)
         self._tree.positions[path] = Position(line, column, key)
         self._open.add(node)
-        data: Any
         if isinstance(node, MappingNode):
             data = {}
             self._add(node, path, data, len(path))
@@ -240,6 +264,13 @@ class _Builder:
             raise error_at(f"more than {NODES_MAX} values, including aliases", node)
         if depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", node)
+
+    def _note_ambiguity(self, node: ScalarNode, path: Path, *, on_key: bool = False) -> None:
+        text = node.value
+        if not node.style and _AMBIGUOUS.fullmatch(text):
+            kind = "a truth value" if text.isalpha() else "a number"
+            message = f'{"key " * on_key}{text} is {kind} to Helm; quote it: "{text}"'
+            self._tree.ambiguous.append(warning(path, message, on_key))
 
     def _text(self, node: ScalarNode) -> str:
         """Return a scalar's text; limits how much text aliases can repeat."""
@@ -283,14 +314,13 @@ class _Builder:
                     if isinstance(key, ScalarNode)
                     else f"keys must be strings; {_explain_key(key)}"
                 )
-                self._tree.problems.append((path, message, place(key)))
+                self._tree.problems.append(error(path, message, at=place(key)))
             elif (name := self._text(key)) in first:
                 message = f"duplicate key (first defined on line {first[name]})"
-                self._tree.problems.append(((*path, name), message, place(key)))
+                self._tree.problems.append(error((*path, name), message, at=place(key)))
             else:
                 first[name] = key.start_mark.line + 1
-                if name in _TRUTHS and not key.style:
-                    self._tree.truths.append((*path, name))
+                self._note_ambiguity(key, (*path, name), on_key=True)
                 if name not in data:
                     data[name] = self._value(value, (*path, name), place(key))
         for value in merged:

@@ -81,25 +81,25 @@ def _parse(text: str, file: str) -> Rows:
     if not isinstance(tree.data, dict):
         raise TreeError("should be kinds by their names", 1, 1)
     problems = [*messages.tree_problems(tree)]
-    reported = {path for path, _, _ in problems}
+    reported = {problem.path for problem in problems}
     for base, model, data in _parts(tree.data):
         try:
             value = model.model_validate(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            problems += messages.shape_problems(details, base, tree, reported, (base, model))
+            problems += messages.shape_problems(details, base, tree, reported, model)
         else:
             if isinstance(value, KindRow):
                 rows[str(*base)] = value
                 continue
             for problem in resource_checks.check([(base, value)], None):
-                path = tree.existing(problem.path)
                 if problem.severity == "error":
-                    problems.append((path, problem.message, tree.position(path)[:2]))
+                    path = tree.existing(problem.path)
+                    problems.append(problem._replace(path=path, on_key=False))
     if problems:
-        problems.sort(key=lambda problem: problem[2])
+        problems.sort(key=tree.place)
         document = Document(lines(text), tree)
-        raise ConfigError([document.problem("error", file, *problem) for problem in problems])
+        raise ConfigError([document.problem(file, problem) for problem in problems])
     return rows
 
 

@@ -16,12 +16,11 @@ from devhost.model.sources import SourceEntry, Static
 from devhost.model.template import Template
 from devhost.model.values import (
     DEVICES_MAX,
-    AsTuple,
     ConfigModel,
+    Items,
     NotEmpty,
     OneOrMore,
     key_of,
-    main_option,
     shorthand,
 )
 
@@ -39,6 +38,7 @@ class Text(ConfigModel):
     """The separator between the devices' values."""
     optional: bool = False
     """If a variable has no value: omit the entry instead of making the device unhealthy."""
+    main = "value"
 
 
 class DeviceNode(ConfigModel):
@@ -58,6 +58,7 @@ class DeviceNode(ConfigModel):
     """With CDI: the group of the node in the container; default: the container's group."""
     mode: values.Mode | None = None
     """With CDI: the mode of the node in the container, in octal; default: as on the host."""
+    main = "host_path"
 
 
 class Mount(ConfigModel):
@@ -71,27 +72,21 @@ class Mount(ConfigModel):
     """Whether to mount it read-only."""
     optional: bool = False
     """Omit the entry if the path does not exist on the host."""
-
-
-TextEntry = Annotated[Text, shorthand(main_option("value"), values.TemplateText | Text)]
-DeviceEntry = Annotated[
-    DeviceNode, shorthand(main_option("hostPath"), values.HostNodePath | DeviceNode)
-]
-MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.HostPath | Mount)]
+    main = "host_path"
 
 
 class Allocate(ConfigModel):
     """The nodes, mounts and variables that a container receives with its devices."""
 
-    env: dict[values.EnvName, TextEntry] = Field(default_factory=dict)
+    env: dict[values.EnvName, Text] = Field(default_factory=dict)
     """Environment variables, by name."""
-    devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
+    devices: Items[DeviceNode] | None = None
     """Device nodes; default: every node of the devices, under its own name."""
-    mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
+    mounts: Items[Mount] = ()
     """Host paths to mount."""
-    annotations: dict[values.AnnotationKey, TextEntry] = Field(default_factory=dict)
+    annotations: dict[values.AnnotationKey, Text] = Field(default_factory=dict)
     """Annotations for the container runtime, by key."""
-    cdi: Annotated[tuple[values.CdiName, ...], AsTuple] = ()
+    cdi: Items[values.CdiName] = ()
     """Fully qualified CDI device names."""
 
 
@@ -211,7 +206,7 @@ class Resource(ConfigModel):
     """How long a device has to be lost before its pods are evicted."""
     health: Annotated[HealthChecks, shorthand(_health, Checks | HealthChecks)] | None = None
     """Health checks of the devices."""
-    pre_start: Annotated[tuple[Step, ...], AsTuple] = ()
+    pre_start: Items[Step] = ()
     """Steps before a container starts."""
     node_names: values.NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
@@ -242,13 +237,19 @@ class Resource(ConfigModel):
         return source.kind if source is not None else None
 
     @property
+    def is_physical(self) -> bool:
+        """Whether devices of it are found on the host."""
+        return any(not isinstance(source.kind, Static) for source in self.sources)
+
+    @property
+    def checks(self) -> Checks:
+        """The health checks of its devices."""
+        return self.health.checks if self.health is not None else ()
+
+    @property
     def limit(self) -> int | None:
         """The maximum number of devices; ``None`` for tokens without ``maxDevices``."""
-        if self.max_devices is None and any(
-            not isinstance(source.kind, Static) for source in self.sources
-        ):
-            return DEVICES_MAX
-        return self.max_devices
+        return DEVICES_MAX if self.max_devices is None and self.is_physical else self.max_devices
 
     @property
     def declared_ids(self) -> int:
@@ -309,5 +310,5 @@ class Config(ConfigModel):
     """The version of the configuration language."""
     backend: BackendChoice | None = None
     """How pods get devices of resources that do not say it; default: devicePlugin."""
-    resources: Annotated[tuple[Resource, ...], AsTuple]
+    resources: Items[Resource]
     """The resources to serve."""

@@ -9,7 +9,7 @@ from devhost.model.values import (
     ConfigModel,
     OneOrMore,
     Several,
-    main_option,
+    fits,
     matching,
     refuses,
     shorthand,
@@ -37,7 +37,7 @@ PCI_CLASSES: Final = _classes(
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 NUMBER_RANGE: Final = re.compile("([0-9]{1,5})-([0-9]{1,5})")
-_SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SUBSYSTEM: Final = "[A-Za-z0-9][A-Za-z0-9_.-]*"
 _NVIDIA: Final = re.compile(r"(?=(nvidia)[*?[])([^/]+)")  # a glob of names of its nodes
 # Reading them is slow, has effects, or gives no text.
 _REFUSED_ATTRIBUTES: Final = re.compile(
@@ -82,12 +82,6 @@ def _node(value: object) -> object:
     return {"subsystem": parts[1], "name": parts[2]} if parts else {"subsystem": value}
 
 
-def _subsystem_problem(name: str) -> str | None:
-    if _SUBSYSTEM.fullmatch(name):
-        return None
-    return f"{name!r} is not the name of a subsystem, such as tty"
-
-
 def _numbers_problem(text: str) -> str | None:
     match = NUMBER_RANGE.fullmatch(text)
     if int(match[1]) <= int(match[2]) if match else re.fullmatch(_NUMBERS, text):
@@ -104,12 +98,13 @@ def attribute_problem(name: str) -> str | None:
     return None
 
 
+def _exclusion_problem(selector: ConfigModel) -> str | None:
+    is_empty = selector == type(selector)()
+    return "an entry without options excludes everything" if is_empty else None
+
+
 def _check(source: Any) -> Any:
     """Refuse what selects everything, or nodes that cannot be there."""
-    if any(selector == type(selector)() for selector in source.exclude):
-        raise ValueError("exclude: an entry without options excludes everything")
-    if isinstance(source, Sysfs):
-        return source
     selector: type[ConfigModel] = PciSelector
     device, foreign, owner = "PCI function", USB_NODE, "usb"
     if isinstance(source, Usb):
@@ -127,6 +122,7 @@ def _check(source: Any) -> Any:
     return source
 
 
+_excluding: Final = refuses(_exclusion_problem)
 Globs = OneOrMore[str]
 _NUMBER: Final = r"([0-9A-Fa-f]{4}|\*)"
 PAIR_PATTERN: Final = f"{_NUMBER}:{_NUMBER}"
@@ -144,12 +140,9 @@ Numbers = OneOrMore[
     ]
 ]
 _A_SUBSYSTEM: Final = "a subsystem, such as tty"
-Subsystem = Annotated[
-    str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
-]
-_NodeText = Annotated[
-    str, matching(rf"^({_SUBSYSTEM.pattern}(/.+)?|nvidia[*?\[][^/]*)$", _A_SUBSYSTEM)
-]
+_NAME: Final = f"^{_SUBSYSTEM}$", _A_SUBSYSTEM
+Subsystem = Annotated[str, fits(*_NAME), matching(*_NAME)]
+_NodeText = Annotated[str, matching(rf"^({_SUBSYSTEM}(/.+)?|nvidia[*?\[][^/]*)$", _A_SUBSYSTEM)]
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
@@ -190,6 +183,7 @@ class _Nodes(ConfigModel):
 class UsbSelector(ConfigModel):
     """Selects USB devices: all options match, of a list one of its items."""
 
+    main = "device"
     device: Pairs | None = None
     """`vendor:product` as lsusb prints it, in hexadecimal; `*` for any."""
     manufacturer: Globs | None = None
@@ -215,15 +209,14 @@ class Usb(_Nodes, UsbSelector):
 
     node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
     """Which nodes: subsystems such as tty; usb: the device's own node; none."""
-    exclude: Several[
-        Annotated[UsbSelector, shorthand(main_option("device"), Pair | UsbSelector)]
-    ] = ()
+    exclude: Several[Annotated[UsbSelector, _excluding]] = ()
     """What is not offered: options as above."""
 
 
 class PciSelector(ConfigModel):
     """Selects PCI functions: all options match, of a list one of its items."""
 
+    main = "device"
     device: Pairs | None = None
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
     subsystem: Pairs | None = None
@@ -249,9 +242,7 @@ class Pci(_Nodes, PciSelector):
 
     node: NodeChoices
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
-    exclude: Several[
-        Annotated[PciSelector, shorthand(main_option("device"), Pair | PciSelector)]
-    ] = ()
+    exclude: Several[Annotated[PciSelector, _excluding]] = ()
     """What is not offered: options as above."""
 
 
@@ -274,13 +265,12 @@ class SysfsSelector(_Facts):
 class Sysfs(SysfsSelector):
     """Each device of a subsystem that matches is a device."""
 
+    main = "subsystem"
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
     node: Literal["none"] | None = None
     """none: offered whether or not it has a node; the container gets none."""
-    exclude: Several[SysfsSelector] = ()
+    exclude: Several[Annotated[SysfsSelector, _excluding]] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)

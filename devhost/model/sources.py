@@ -5,8 +5,8 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from devhost.model import values
-from devhost.model.hardware_sources import VFIO_NODE, Globs, Pairs, Pci, Subsystem, Sysfs, Usb
-from devhost.model.values import ConfigModel, main_option, shorthand
+from devhost.model.hardware_sources import VFIO_NODE, Globs, Pci, Sysfs, Usb
+from devhost.model.values import ConfigModel, shorthand
 
 
 def _static(value: object) -> object:
@@ -19,6 +19,7 @@ def _static(value: object) -> object:
 class Directory(ConfigModel):
     """Each entry of a directory is a device."""
 
+    main = "path"
     path: values.DirectoryPath
     """The path of the directory on the host."""
     recursive: bool = False
@@ -36,6 +37,7 @@ class Directory(ConfigModel):
 class Glob(ConfigModel):
     """Each path that matches is a device."""
 
+    main = "paths"
     paths: values.PathGlobs
     """Globs of host paths; `**` matches any directories."""
     exclude: values.NameGlobs = ()
@@ -49,6 +51,7 @@ class Glob(ConfigModel):
 class Dev(ConfigModel):
     """Each device node whose path below /dev matches is a device."""
 
+    main = "pattern"
     pattern: values.DevPattern
     """An RE2 pattern for the whole path below /dev; named groups become variables."""
     exclude: values.NameGlobs = ()
@@ -72,6 +75,7 @@ class Static(ConfigModel):
 class Cdi(ConfigModel):
     """Each device of a kind in CDI specs is a device."""
 
+    main = "kind"
     kind: values.CdiKind
     """The vendor and the class, such as nvidia.com/gpu."""
     name: Globs | None = None
@@ -88,26 +92,23 @@ _PREFIXES: Final = ("usb", "pci", "attr", "cdi")  # of variables that these sour
 class Source(ConfigModel):
     """A source of devices: exactly one kind, and the options of its node."""
 
-    directory: (
-        Annotated[Directory, shorthand(main_option("path"), values.DirectoryPath | Directory)]
-        | None
-    ) = None
+    directory: Directory | None = None
     """The entries of a directory."""
-    glob: Annotated[Glob, shorthand(main_option("paths"), values.PathGlobs | Glob)] | None = None
+    glob: Glob | None = None
     """The paths that match."""
-    dev: Annotated[Dev, shorthand(main_option("pattern"), values.DevPattern | Dev)] | None = None
+    dev: Dev | None = None
     """The device nodes below /dev that match."""
     static: (
         Annotated[Static, shorthand(_static, values.Count | values.DeviceIds | Static)] | None
     ) = None
     """Tokens, without anything on the host."""
-    usb: Annotated[Usb, shorthand(main_option("device"), Pairs | Usb)] | None = None
+    usb: Usb | None = None
     """The USB devices that match."""
-    pci: Annotated[Pci, shorthand(main_option("device"), Pairs | Pci)] | None = None
+    pci: Pci | None = None
     """The PCI functions that match."""
-    sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), Subsystem | Sysfs)] | None = None
+    sysfs: Sysfs | None = None
     """The devices of a subsystem that match."""
-    cdi: Annotated[Cdi, shorthand(main_option("kind"), values.CdiKind | Cdi)] | None = None
+    cdi: Cdi | None = None
     """The devices that a vendor describes in CDI specs."""
     role: Annotated[values.Role | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""

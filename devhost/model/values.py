@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from devhost.model import limits, names, pattern
 from devhost.model.template import TEMPLATE_PATTERN, VARIABLE_PATTERN, Template
@@ -51,17 +51,32 @@ class ConfigModel(BaseModel):
 
     Attributes:
         one_of: The attributes of which it needs exactly one.
+        main: The attribute that a scalar or a list stands for.
     """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
-        validate_by_name=True,  # in code
         extra="forbid",
         frozen=True,
         strict=True,
         use_attribute_docstrings=True,
     )
     one_of: ClassVar[tuple[str, ...]] = ()
+    main: ClassVar[str] = ""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        mapping = handler(source)
+        if not cls.main:
+            return mapping
+        key, option = key_of(cls, cls.main), cls.model_fields[cls.main].rebuild_annotation()
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, dict) else {key: value},
+            mapping,
+            json_schema_input_schema=core_schema.union_schema(
+                [handler.generate_schema(option), mapping]
+            ),
+        )
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
@@ -90,11 +105,6 @@ def options_of(value: BaseModel) -> dict[str, Any]:
 def shorthand(expand: Callable[[Any], object], accepts: Any) -> BeforeValidator:
     """Return a validator that expands a shorter form; `accepts` is for the JSON Schema."""
     return BeforeValidator(expand, json_schema_input_type=accepts)
-
-
-def main_option(key: str) -> Callable[[object], object]:
-    """Return a function that turns a scalar or list into ``{key: …}``."""
-    return lambda value: value if isinstance(value, dict) else {key: value}
 
 
 class _Listed:
@@ -131,9 +141,12 @@ def matching(text: str, expected: str, unless: str = "") -> WithJsonSchema:
     return WithJsonSchema(schema | ({"not": {"pattern": unless}} if unless else {}))
 
 
+def fits(text: str, expected: str) -> AfterValidator:
+    """Validate a string with the same pattern as its JSON Schema (`matching`)."""
+    return refuses(lambda value: None if re.fullmatch(text, value) else f"should be {expected}")
+
+
 def _template(value: object) -> Template:
-    if isinstance(value, Template):  # in code
-        return value
     if not isinstance(value, str):
         raise ValueError("should be a string")  # noqa: TRY004 (pydantic collects ValueErrors)
     return Template.parse(value)
@@ -193,12 +206,6 @@ def permissions_problem(value: str) -> str | None:
     return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
 
 
-def _role_problem(name: str) -> str | None:
-    if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
-        return None
-    return f"{name!r} should be letters, digits and '_', beginning with a letter"
-
-
 def _duplicate(ids: Sequence[str]) -> str | None:
     duplicate = next((name for name, count in Counter(ids).items() if count > 1), None)
     return None if duplicate is None else f"duplicate ID {duplicate!r}"
@@ -219,11 +226,8 @@ ResourceName = Annotated[
         names.UNFIT_NAME_PATTERN,
     ),
 ]
-Role = Annotated[
-    str,
-    refuses(_role_problem),
-    matching("^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and _, beginning with a letter"),
-]
+_ROLE: Final = "^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and _, beginning with a letter"
+Role = Annotated[str, fits(*_ROLE), matching(*_ROLE)]
 TemplateText = Annotated[
     Template,
     PlainValidator(_template),
@@ -292,7 +296,8 @@ Permissions = Annotated[
     refuses(permissions_problem),
     matching("^[rwm]{1,3}$", "letters: r (read), w (write), m (mknod)", "r.*r|w.*w|m.*m"),
 ]
-Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
+_MODE: Final = "^[0-7]{3,4}$", 'three or four octal digits, such as "0660"'
+Mode = Annotated[str, fits(*_MODE), matching(*_MODE)]
 OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 Count = Annotated[int, Field(ge=0, le=SHARES_MAX)]
 Positive = Annotated[int, Field(ge=1, le=SHARES_MAX)]
@@ -301,6 +306,7 @@ Positive = Annotated[int, Field(ge=1, le=SHARES_MAX)]
 AsTuple: Final = Field(strict=False)
 NotEmpty: Final = Field(strict=False, min_length=1)
 T = TypeVar("T")
+Items = Annotated[tuple[T, ...], AsTuple]
 Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
 OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
 _DeviceId = Annotated[str, refuses(names.id_problem), matching(".", "an ID without ::", "::")]

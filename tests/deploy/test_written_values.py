@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from devhost.cli import main
 from devhost.config import yaml_tree
-from devhost.config.messages import ambiguous_scalars
 from devhost.drafts.draft import yaml_lines
 from devhost.model.names import text_problem
 from tests.deploy.helm import Helm
@@ -82,7 +81,7 @@ def test_validate_warns_of_strings_that_helm_changes(helm: Helm, chart: Path) ->
         for path, value_of_helm in ((("config", index), value) for index, value in enumerate(helms))
         if isinstance(tree.value(path), str) and not isinstance(value_of_helm, str)
     ]
-    assert [path for path, _, _ in ambiguous_scalars(tree, ())] == differing
+    assert [problem.path for problem in tree.ambiguous] == differing
     assert len(differing) > 10
 
 

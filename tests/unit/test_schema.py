@@ -69,7 +69,7 @@ def shape_problems(data: dict[str, Any]) -> set[str]:
     """Return the types of pydantic's errors."""
     standard = {key: value for key, value in data.items() if not key.startswith("x-")}
     try:
-        Config.model_validate(standard, by_alias=True, by_name=False)
+        Config.model_validate(standard)
     except ValidationError as error:
         return {problem["type"] for problem in error.errors()}
     return {"null"} if has_null(standard) else set()

@@ -75,15 +75,16 @@ def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
 @pytest.mark.parametrize(("text", "duplicates"), CASES["duplicates"])
 def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
     assert yaml_tree.parse(text).problems == [
-        ((*path,), f"duplicate key (first defined on line {line})", (*at,))
+        yaml_tree.error((*path,), f"duplicate key (first defined on line {line})", at=(*at,))
         for path, line, at in duplicates
     ]
 
 
 @pytest.mark.parametrize(("text", "path", "at"), CASES["keys"])
 def test_yaml_key_no_string_is_found(text: str, path: list[str], at: list[int]) -> None:
-    [(reported, _, position)] = yaml_tree.parse(text).problems
-    assert ([*reported], [*position]) == (path, at)
+    tree = yaml_tree.parse(text)
+    [problem] = tree.problems
+    assert ([*problem.path], [*tree.place(problem)]) == (path, at)
 
 
 def chain(first: str, link: str, length: int) -> str:

@@ -1,50 +1,23 @@
-"""Checks of several values together: entries that conflict, and what needs a flag."""
+"""Checks of several values together, in a resource and in all of them."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.policy import Policy, source_identities
-from devhost.allocation.rules import (
-    Rule,
-    Rules,
-    command_problems,
-    mounted_globs,
-    rules_of,
-    uses_nodes,
-)
-from devhost.allocation.variables import CONTAINER_VARIABLES
+from devhost.allocation.policy import Policy
+from devhost.allocation.rules import Rule, Rules, rules_of
 from devhost.config.checks.dra_checks import check_dra
-from devhost.config.checks.source_checks import (
-    check_amounts,
-    check_sources,
-    is_single,
-    likely_subsystem,
-)
+from devhost.config.checks.rights_checks import check_rights
+from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
 from devhost.config.yaml_tree import CheckProblem, Path, error, note
-from devhost.errors import Severity
-from devhost.hostfs.device_classes import (
-    BLOCK,
-    SAFE_CLASSES,
-    DeviceClass,
-    class_by_path,
-    misc_class,
-)
-from devhost.hostfs.files import is_wild
 from devhost.model import pattern
 from devhost.model.config import Resource
-from devhost.model.hardware_sources import NO_NODE, USB_NODE, Pci, Sysfs, Usb
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
-from devhost.model.sources import Dev, Directory, Glob, Kind
+from devhost.model.sources import Dev, Glob, Kind
 from devhost.model.template import Template
 
-_DISKS: Final = "/dev/disk/"
-# Subsystems without nodes, or of whose nodes a name or more decides.
-_UNDECIDED: Final = (NO_NODE, USB_NODE, "mem", "misc", "net", "tty")
-_ANY_NUMBER: Final = re.compile(r"(?:[*?+]|\[0-9\]|\\d)+$")  # at the end of a glob or a pattern
-_GLOBS: Final = ("paths", "include", "exclude")  # options of sources
+_GLOBS: Final = ("paths", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
 _COMPARISONS_MAX: Final = 50_000
 
@@ -88,7 +61,7 @@ def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
 def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
     """Refuse a node that each device of a resource would get, and that is a device by itself.
 
-    Where a source finds it by a link, or by what the kernel says of it, that is not known here.
+    Where a source finds it in another way than by its path, that is not known here.
     """
     exclusive = [pair for pair in resources if pair[1].replicas == 1 and pair[1].overlap == "deny"]
     sources = [(owner, source.kind) for _, owner in exclusive for source in owner.sources]
@@ -98,7 +71,7 @@ def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterato
         for index, node in enumerate(resource.allocate.devices or ())
         if not node.host_path.names
     ]
-    globs = sum(len(getattr(kind, name, None) or ()) for _, kind in sources for name in _GLOBS)
+    globs = sum(len(getattr(kind, name, ())) for _, kind in sources for name in _GLOBS)
     if len(nodes) * (len(sources) + globs) > _COMPARISONS_MAX:
         return
     for resource, path, node in nodes:
@@ -121,25 +94,18 @@ def _may_meet(resource: Resource, owner: Resource, kind: Kind, path: str) -> boo
 
 
 def _offers(kind: Kind, path: str) -> bool:
-    """Return whether a source finds the device node at a path, or some below it, if there."""
-    name, below, included = path.rpartition("/")[2], path, True
+    """Return whether a source finds the device node at a path, if it is there, by its path."""
+    below = path
     match kind:
         case Glob(paths=globs):
             matches = any(pattern.matches_path(path, glob) for glob in globs)
-        case Directory(path=directory, recursive=recursive, include=include):
-            globs = (f"{directory}/{'**' if recursive else '*'}",)
-            included = include is None or pattern.matches_name_or_path(path, name, include)
-            matches = pattern.matches_path(path, globs[0])
         case Dev(pattern=text):
-            globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
+            below = path.removeprefix("/dev/")
             matches = below != path and pattern.fullmatch(text, below) is not None
         case _:
             return False
-    if kind.types and not {"char", "block"} & {*kind.types}:
-        return False
-    if any(glob.startswith(f"{path}/") for glob in globs):
-        return True
-    return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
+    name = path.rpartition("/")[2]
+    return matches and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
 def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Iterator[CheckProblem]:
@@ -151,15 +117,14 @@ def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Ite
     ):
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
-    yield from _check_collisions(resource, rules)
+    yield from _check_collisions(rules)
     if policy is not None:
-        yield from _check_trust(resource, rules, policy)
+        yield from check_rights(resource, rules, policy)
 
 
-def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
+def _check_collisions(rules: Rules) -> Iterator[CheckProblem]:
     """Find values that cannot be told apart, and container paths that are set twice."""
     first: dict[Template, Rule] = {}
-    has_one_device = resource.max_devices == 1 or is_single(resource)
     for rule in rules:
         path = rule.path
         literals = [part for part in rule.value.parts if isinstance(part, str)]
@@ -175,13 +140,6 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
         if first_rule is not rule and _differ(first_rule, rule):
             place = path_text(first_rule.path)
             yield error(path, f"container path {rule.key} is set twice (first by {place})")
-        if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
-            yield note(
-                path,
-                f"two devices in one container would both set {rule.key}: "
-                "use ${index} in containerPath (${name} for devices of several nodes), or request "
-                "one device per container",
-            )
 
 
 def _differ(rule: Rule, second: Rule) -> bool:
@@ -205,81 +163,3 @@ def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterato
                     "resources, kubelet picks one of the values at random",
                     on_key=True,
                 )
-
-
-def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
-    """Find what needs a flag; the rest is known when devices are found."""
-    severity: Severity = "error" if policy.enforced else "warning"
-    if resource.uses_dra(policy.node_name) and policy.dra_problem:
-        yield CheckProblem(severity, ("backend",), policy.dra_problem)
-    for path, text in command_problems(resource, policy):
-        yield CheckProblem(severity, path, text, on_key=True)
-    for rule in rules:
-        if refusal := _refusal(rule, resource, policy):
-            on_key = rule.target in ("env", "annotations")
-            of_source = rule.target == "cdi" and resource.cdi_kind is not None
-            path = ("sources", 0) if of_source else rule.path
-            yield CheckProblem(severity, path, refusal, on_key)
-    for index, source in enumerate(resource.sources if uses_nodes(resource) else ()):
-        for refusal in filter(None, _source_refusals(source.kind, policy)):
-            yield CheckProblem(severity, ("sources", index), refusal)
-
-
-def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
-    """Yield why a policy refuses the nodes of a source, as far as names tell, or ``None``."""
-    words = source_identities(kind)
-    match kind:
-        case Usb(node=choices) | Pci(node=choices):
-            for name in (choice.subsystem for choice in choices):
-                if name == USB_NODE:
-                    yield policy.raw_usb_problem(words)
-                yield policy.class_problem(_class_of_nodes(name), words)
-        case Sysfs(subsystem="misc", node=None, name=[*globs]):
-            names = [name for name in globs if not is_wild(name)]
-            yield from (policy.class_problem(misc_class(name)) for name in names)
-        case Sysfs(subsystem=subsystem, node=None):
-            yield policy.class_problem(_class_of_nodes(subsystem), words)
-        case Directory(types=types) | Glob(types=types) | Dev(types=types):
-            paths = kind.paths if isinstance(kind, Glob) else ()
-            to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
-            if types == ("block",) or to_disks:
-                yield policy.class_problem(BLOCK, words)
-                return
-            paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
-            yield from (_path_refusal(path, policy) for path in paths)
-
-
-def _class_of_nodes(subsystem: str) -> DeviceClass | None:
-    """Return the class of the nodes of a subsystem, if that alone tells."""
-    if subsystem in _UNDECIDED or likely_subsystem(subsystem):
-        return None
-    return DeviceClass(subsystem, safe=subsystem in SAFE_CLASSES)
-
-
-def _path_refusal(path: str, policy: Policy) -> str | None:
-    numbered = _ANY_NUMBER.sub("0", path)
-    if numbered == path or path.startswith("/dev/tty"):  # which adapters on USB may match
-        return policy.refused_by_name(path)
-    return policy.class_problem(class_by_path(numbered))
-
-
-def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
-    """Return why a policy refuses an entry, as far as that is known without devices."""
-    if rule.target in ("devices", "mounts"):
-        mount = rule.target == "mounts"
-        if rule.nodes_only:
-            return None
-        if not rule.value.names:
-            return policy.path_problem(str(rule.value), mount=mount)
-        if mount and not policy.allow_paths:
-            globs = mounted_globs(resource, rule.value) or ("GLOB",)
-            return f"mounts need {policy.needed('path', *globs)}"
-        return None
-    if rule.key.names <= {"resource"}:
-        return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
-    if rule.target != "cdi":
-        return None
-    kinds = [glob.partition("=")[0] for glob in policy.allow_cdi]
-    if (kind := resource.cdi_kind) is not None and not pattern.matches_any(kind, kinds):
-        return f"CDI devices need {policy.needed('cdi', f'{kind}=*')}"
-    return None if kinds else f"CDI devices need {policy.needed('cdi', 'GLOB')}"

@@ -2,35 +2,23 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
-from devhost.hostfs.device_classes import ENUMERATED_NAMES, PROGRAM_CLASSES, SAFE_CLASSES
+from devhost.hostfs.device_classes import ENUMERATED_NAMES
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
-from devhost.model.spelling import nearest
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = re.compile(r"[\w/-]*", re.ASCII)
-_SUBSYSTEMS: Final = frozenset((*ENUMERATED_NAMES, *PROGRAM_CLASSES, *SAFE_CLASSES))
-_ALSO_CALLED: Final = {
-    "audio": "sound",
-    "camera": "video4linux",
-    "gpu": "drm",
-    "snd": "sound",
-    "v4l": "video4linux",
-    "v4l2": "video4linux",
-    "vfio-pci": "vfio",
-}
-_DIGITS: Final = "0123456789"
 _RAW_USB: Final = "bus/usb/001/002"  # a replug changes the number
 
 
@@ -64,13 +52,9 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of a resource's sources, and of IDs that would change."""
     for index, source in enumerate(resource.sources):
         source_path = ("sources", index)
-        yield from _check_subsystems(source_path, source.kind)
         match source.kind:
             case Dev() as dev:
                 yield from _check_pattern((*source_path, "dev", "pattern"), dev)
-            case Glob(paths=paths, exclude=excluded):
-                yield from _check_slashes((*source_path, "glob", "paths"), paths)
-                yield from _check_slashes((*source_path, "glob", "exclude"), excluded)
             case Directory(path=directory, types=("file",)) if is_in_dev(directory):
                 message = "finds plain files only; for device nodes, set `types: char`"
                 yield warning((*source_path, "directory"), message)
@@ -83,32 +67,6 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
             yield error((*source_path, "cdi"), message, on_key=True)
     yield from _check_roles(resource)
     yield from _check_ids(resource)
-
-
-def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
-    """Warn of what is likely a misspelt name of a subsystem, or the name of a node."""
-    names: dict[Path, str] = {}
-    if isinstance(kind, Sysfs):
-        names["sysfs", "subsystem"] = kind.subsystem
-    elif isinstance(kind, Usb | Pci):
-        key = type(kind).__name__.lower()
-        for index, choice in enumerate(kind.node):
-            names[key, "node", index, "subsystem"] = choice.subsystem
-    for place, name in names.items():
-        if likely := likely_subsystem(name):
-            message = f"'{name}' is no subsystem of Linux; did you mean '{likely}'?"
-            yield warning((*path, *place), message)
-
-
-def likely_subsystem(name: str) -> str:
-    """Return the subsystem that a name of none is likely to stand for, or an empty string."""
-    if name in _SUBSYSTEMS:
-        return ""
-    stem = name.rstrip(_DIGITS)
-    for subsystem, nodes in ENUMERATED_NAMES.items():
-        if stem in {node.rpartition("/")[2].rstrip(_DIGITS) for node in nodes}:
-            return subsystem
-    return _ALSO_CALLED.get(name, "") or nearest(name, _SUBSYSTEMS, 0.8)
 
 
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:
@@ -154,13 +112,6 @@ def _check_pattern(path: Path, dev: Dev) -> Iterator[CheckProblem]:
             yield error(path, message)
 
 
-def _check_slashes(path: Path, globs: Sequence[str]) -> Iterator[CheckProblem]:
-    for index, text in enumerate(globs):
-        if text.endswith("/"):
-            message = f"ends with '/'; write {text}* for what is in a directory"
-            yield warning((*path, index), message)
-
-
 def _enumerated_name(kind: Kind) -> str | None:
     """Return the first enumerated name that a source finds, judging by how its text begins."""
     texts: list[str] = []
@@ -188,19 +139,10 @@ def is_single(resource: Resource) -> bool:
     if len(resource.sources) != 1:
         return False
     match resource.sources[0].kind:
-        case Dev() | Glob(paths=(_,)) as kind:
-            return bool(named_paths(kind))
+        case Dev(pattern=text):
+            return _LITERAL.fullmatch(text) is not None
+        case Glob(paths=(path,)):
+            return not is_wild(path)
         case Static(count=count, ids=ids):
             return (count or len(ids or ())) <= 1
-        case _:
-            return False
-
-
-def named_paths(kind: Kind) -> list[str]:
-    """Return the paths that a source names, without a pattern."""
-    match kind:
-        case Dev(pattern=text):
-            return [f"/dev/{text}"] if _LITERAL.fullmatch(text) else []
-        case Glob(paths=globs):
-            return [glob for glob in globs if not is_wild(glob)]
-    return []
+    return False

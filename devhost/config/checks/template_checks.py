@@ -26,7 +26,6 @@ from devhost.model.hardware_sources import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Cdi, Dev, Static
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template
-from devhost.model.values import PRE_START_MAX_S
 
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _BY_KIND: Final[dict[type, frozenset[str]]] = {
@@ -188,7 +187,7 @@ def check_owners(resource: Resource) -> Iterator[CheckProblem]:
 
 def check_steps(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
-    for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
+    for index, check in enumerate(resource.checks):
         if isinstance(check, Probe):
             yield from _check_command(("health", "checks", index, "exec"), check.exec or ())
     for index, step in enumerate(resource.pre_start):
@@ -203,14 +202,6 @@ def check_steps(resource: Resource) -> Iterator[CheckProblem]:
                 f"starts; set {plugin}`every: start` if the step does no harm then",
                 on_key=True,
             )
-    total = sum(step.timeout for step in resource.pre_start)
-    if total > PRE_START_MAX_S:
-        yield warning(
-            ("preStart",),
-            f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
-            f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)",
-            on_key=True,
-        )
 
 
 def _check_command(path: Path, argv: Sequence[Template]) -> Iterator[CheckProblem]:
