@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from devhost.devices.identify import Identified, OwnerOf, Owners, identify
+from devhost.devices.context import OwnerOf, Owners
+from devhost.devices.identify import Identified, identify
 from devhost.devices.node_offers import NodeOffers
 from devhost.model import limits
 from devhost.model.config import Resource
@@ -48,7 +49,7 @@ class Resolver:
                 links_to_come=links_to_come,
             )
             identified = identify(forecast.selection, context)
-        identified.truncate(self._ids.max_ids(name) // resource.replicas)
+        identified = identified.limited(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
         # It may be gone since, and that why nobody else offers it.

@@ -111,6 +111,7 @@ class CodeScanner(Scanner):
     """A scanner that gets the devices from a plugin."""
 
     methods: PluginMethods = field(kw_only=True)
+    reuses_devices = False  # the plugin's device may say something else, and is handed back to it
 
     @property
     def pre_start_required(self) -> bool:
@@ -122,11 +123,6 @@ class CodeScanner(Scanner):
         """The code, in the place of the source that is declared."""
         source = CodeSource(self.methods, self.files)
         return (CompiledSource(0, self.resource.sources[0], source),)
-
-    @property
-    def reuses_devices(self) -> bool:
-        """The plugin's device may say something else, and is handed back to it."""
-        return False
 
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
