@@ -74,27 +74,29 @@ def together(*options: _Decorator[Any]) -> _Decorator[Any]:
 
 
 class _Option(click.Option):
-    """An option that a variable sets, too.
-
-    The help of `run`, and of programs with the library, says so once, and explains --allow-…; for
-    those the help of other commands has one line.
-    """
+    """An option that a variable sets, too, as its help says, but for a `ServeCommand`."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        if _is_run(ctx):
+        if isinstance(ctx.command, ServeCommand):
             extra.pop("envvars", None)
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if self.name not in _ALLOW or _is_run(ctx):
+        if self.name not in _ALLOW or isinstance(ctx.command, ServeCommand):
             return super().get_help_record(ctx)
         line = ("--allow-…", "What the configuration may use, as of `devhost run`.")
         return line if self.name == "allow_paths" else None
 
 
-def _is_run(ctx: click.Context) -> bool:
-    return any(param.name == "plugin_dir" for param in ctx.command.params)
+class ServeCommand(click.Command):
+    """`run`, or a program with the library: its help explains all options, variables at the end.
+
+    Of --allow-…, the help of other commands has one line.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(epilog=_SERVE_EPILOG, **settings)
 
 
 def option(flag: str, text: str, *names: str, **settings: Any) -> _Decorator[Any]:
@@ -238,7 +240,7 @@ dra_driver_option = option(
 
 # ── what `run`, `try` and programs with the library share ──
 
-SERVE_EPILOG: Final = (
+_SERVE_EPILOG: Final = (
     "Each option has a variable, such as DEVHOST_LOG_LEVEL; of --allow-…, which can be repeated, "
     "its values are split at spaces.\n\nExit status: 0 on SIGTERM, 1 on failure, 2 usage error."
 )

@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import itertools
-import os
 import readline
 import shlex
-import signal
 import sys
 import termios
-from typing import Any, Final
+from typing import Final
 
 from devhost.cli import output
 from devhost.daemon.status import resource_report
@@ -24,17 +22,16 @@ allocate RESOURCE [N]  a pod requests N devices, or one
 free POD | all         the pod ends
 devices                what kubelet sees, and why a device is unhealthy
 restart                kubelet restarts, and devhost registers again
-edit                   the configuration, in $VISUAL or $EDITOR
 quit                   as Ctrl-D and Ctrl-C
 RESOURCE may be a part of a name. Tab completes."""
 _COMMANDS: Final = [line.split(" ")[0] for line in _HELP.splitlines()[:-1]]
 
 
 class Playground:
-    """The prompt of a trial, for the person who plays with it and with its configuration file."""
+    """The prompt of a trial, for the person who plays with it."""
 
-    def __init__(self, trial: Trial, file: str | None) -> None:
-        self._trial, self._file = trial, file
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
         self._names = (f"pod-{number}" for number in itertools.count(1))
         self._pods: dict[str, dict[str, list[str]]] = {}  # IDs of devices, by pod and resource
         self._asking = False
@@ -59,10 +56,10 @@ class Playground:
                     self._say("allocate RESOURCE, or help")
                     while (line := await self._read_line()) not in (None, "quit"):
                         await self._execute(line or "")
-                        _set(modes)  # an editor may have left others
                     shown.cancel()
         finally:
-            _set(modes)
+            with contextlib.suppress(termios.error):  # the terminal has gone
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
 
     async def _read_line(self) -> str | None:
         """Return the next line, ``None`` at the end of the input."""
@@ -116,11 +113,9 @@ class Playground:
                 case ["restart"]:
                     await self._trial.restart()
                     self._say("kubelet has restarted")
-                case ["edit"] if self._file is not None:
-                    await self._edit(self._file)
                 case _:
                     self._say(_HELP)
-        except (AdmissionError, OSError, ValueError) as error:
+        except (AdmissionError, ValueError) as error:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
@@ -155,22 +150,3 @@ class Playground:
                 for device_id in ids.get(served.name, ()):  # of a share by DRA, its device
                     holders.setdefault(device_id, []).append(pod)
             output.print_resource(shown, output.pods_by_device(holders), wide=False)
-
-    async def _edit(self, file: str) -> None:
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        # Ctrl-C is the editor's, which gets the default action, unlike of an ignored signal.
-        ours = signal.signal(signal.SIGINT, lambda *_: None)
-        try:
-            process = await asyncio.create_subprocess_exec(*shlex.split(editor), file)
-            try:
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.terminate()
-        finally:
-            signal.signal(signal.SIGINT, ours)
-
-
-def _set(modes: list[Any]) -> None:
-    with contextlib.suppress(termios.error):  # the terminal has gone
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)

@@ -28,8 +28,7 @@ def command(config: str, **flags: Any) -> None:
     """Serve the resources to a stand-in kubelet, and API server, in a temporary directory.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
-    devices, to restart kubelet and to edit the configuration. Follows the configuration, until
-    Ctrl-C.
+    devices and to restart kubelet. Follows the configuration, until Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     Example: `devhost try first.yaml`
@@ -86,7 +85,7 @@ async def _live(trial: "Trial", config: str | None) -> None:
     if config != "-" and _is_interactive():
         from devhost.cli.playground import Playground
 
-        await Playground(trial, config).run()
+        await Playground(trial).run()
     else:
         await trial.live(output.echo)
 

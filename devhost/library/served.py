@@ -238,9 +238,7 @@ class ServedPlugin:
         chosen = [by_id[device_id] for device_id in names.natural(by_id)]
         name = self.resource.name
         try:
-            await self._calls.run(
-                lambda: self._methods.call("pre_start", chosen), patience=round(within, 1)
-            )
+            await self._calls.run(lambda: self._methods.prepare(chosen), patience=round(within, 1))
         except NoAnswerError as error:
             raise PreStartError(f"{name}: pre_start(): {error}") from None
         except CallError as error:
@@ -252,7 +250,7 @@ class ServedPlugin:
             return
         self._rescan = None
         with contextlib.suppress(CallError, NoAnswerError):  # what it raises is logged
-            await self._calls.run(lambda: self._methods.call("destroy"), patience=DESTROY_S)
+            await self._calls.run(self._methods.destroy, patience=DESTROY_S)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
