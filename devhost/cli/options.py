@@ -28,13 +28,6 @@ class _PathName(click.Path):
         return self._made(value)
 
 
-def _socket_path(path: str) -> Path:
-    """Return the path; raise `BadParameter` if it is empty."""
-    if not path:
-        raise click.BadParameter("devhost has to know which pods hold devices")
-    return Path(path)
-
-
 class _Root(click.Path):
     """A directory, or an archive, which is unpacked until the command ends."""
 
@@ -268,7 +261,7 @@ kubelet_options = together(
         "--pod-resources",
         "Kubelet's pod-resources socket, to know which pods have devices.",
         default="/var/lib/kubelet/pod-resources/kubelet.sock",
-        type=_PathName("socket", _socket_path),
+        type=_PathName("socket", Path),
     ),
     option(
         "--cdi-dir",

@@ -46,13 +46,10 @@ class PluginEndpoint:
 
 
 class Plugins:
-    """The plugins that are registered: their lists, kept in a ledger, and calls to them.
+    """The plugins that are registered: their lists, kept in a ledger, and calls to them."""
 
-    `notify` is called after each list, registration and disconnection.
-    """
-
-    def __init__(self, directory: Path, ledger: Ledger, notify: Callable[[], None]) -> None:
-        self._directory, self._ledger, self._notify = directory, ledger, notify
+    def __init__(self, directory: Path, ledger: Ledger) -> None:
+        self._directory, self._ledger = directory, ledger
         self._streams: set[asyncio.Task[None]] = set()
         self.connected: dict[tuple[str, Path], PluginEndpoint] = {}
         self._primary: dict[str, PluginEndpoint] = {}  # gets the calls of its resource
@@ -73,7 +70,7 @@ class Plugins:
         task = asyncio.create_task(self._watch(endpoint), name=f"kubelet: watch {resource}")
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
-        self._notify()
+        self._ledger.notify()
 
     async def _watch(self, endpoint: PluginEndpoint) -> None:
         resource = endpoint.resource
@@ -81,7 +78,7 @@ class Plugins:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
                 healths = {device.ID: device.health for device in message.devices}
                 self._ledger.tables[resource] = healths
-                self._notify()
+                self._ledger.notify()
         except grpc.aio.AioRpcError as error:
             _LOG.debug("ListAndWatch of %s ended: %s", resource, _in_go(error))
         except asyncio.CancelledError:
@@ -96,7 +93,7 @@ class Plugins:
             devices = self._ledger.tables.get(resource, ())
             self._ledger.tables[resource] = dict.fromkeys(devices, UNHEALTHY)
         await endpoint.channel.close()
-        self._notify()
+        self._ledger.notify()
 
     async def close(self) -> None:
         """End all connections, as when the kubelet dies."""
@@ -108,7 +105,7 @@ class Plugins:
         self._ledger.tables = {resource: {} for resource in self._ledger.tables}
         for endpoint in connected.values():
             await endpoint.channel.close()
-        self._notify()
+        self._ledger.notify()
 
     def options(self, resource: str) -> pb2.DevicePluginOptions:
         """Return a resource's options; after a restart of the kubelet they are unknown."""

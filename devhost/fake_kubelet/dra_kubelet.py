@@ -55,7 +55,7 @@ class DraKubelet:
     Attributes:
         registry: Where drivers have their sockets.
         info: What the driver said that was found last.
-        seen: The sockets that were found; without them, it finds them again, as after a restart.
+        seen: The sockets that have answered; without them, it asks them again, as after a restart.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,12 +69,12 @@ class DraKubelet:
         while not (unseen := {*self.registry.glob("[!.]*.sock")} - self.seen):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)  # a stand-in needs no inotify
         path = unseen.pop()
-        self.seen.add(path)
         async with open_channel(path) as channel:
             stub = reg_grpc.RegistrationStub(channel)
             self.info = await stub.GetInfo(reg.InfoRequest(), timeout=_ANSWER_S)
             verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
             await stub.NotifyRegistrationStatus(verdict, timeout=_ANSWER_S)
+        self.seen.add(path)
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Call the driver to prepare a claim; return the answer."""
@@ -124,8 +124,10 @@ class DraCluster:
 
     async def _register_all(self) -> None:
         while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):  # a socket of one that has ended
+            try:
                 await self._kubelet.register()
+            except grpc.aio.AioRpcError:  # a socket of one that has ended, or does not listen yet
+                await asyncio.sleep(_LOOK_S)
 
     def restart(self) -> None:
         """Start kubelet again, which deletes the slices of its node."""

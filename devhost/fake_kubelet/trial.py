@@ -53,7 +53,7 @@ class Trial:
     ) -> None:
         driver, node_name = dra_driver, settings.node_name
         self.kubelet, self.cluster = SimulatedKubelet(directory), DraCluster(directory, node_name)
-        self.cluster.api.on_change = self.kubelet.notify
+        self.cluster.api.on_change = self.kubelet.ledger.notify
         self._driver = PlannedDriver(driver, node_name)
         plugin_backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
         pods, locks = plugin_backend.pods, plugin_backend.locks
@@ -147,7 +147,7 @@ class Trial:
                     if before.get(name) != (total, healthy):
                         show(f"{name}: {healthy} of {total} {self._devices(name, total)}")
                 before = capacity
-                await self.kubelet.changed.wait()
+                await self.kubelet.ledger.changed.wait()
 
     def _devices(self, name: str, total: int) -> str:
         """Return the first devices of a resource, unhealthy ones in parentheses."""

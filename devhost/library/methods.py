@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
 
-Devices = tuple[list[Device], list[Skipped]]
+Devices = tuple[Sequence[Device], Sequence[Skipped]]
 """The devices that can be offered, and the items of the result of ``devices`` that cannot be."""
 
 

@@ -41,12 +41,11 @@ class DeclaredNode(Node):
         return self.device_keys
 
 
+@dataclass(eq=False)
 class CodeListing(Listing):
     """The devices that a plugin returned."""
 
-    def __init__(self, returned: Devices) -> None:
-        super().__init__()
-        self.devices, self.skipped = returned
+    returned: Devices = ((), ())
 
 
 class CodeSource(NodeSource, Location):
@@ -61,9 +60,9 @@ class CodeSource(NodeSource, Location):
     def list(self, _files: HostFiles, _tally: Tally) -> Listing:
         """Call ``devices`` of the plugin."""
         try:
-            return CodeListing(self._methods.devices())
+            return CodeListing(returned=self._methods.devices())
         except CallError as error:
-            return Listing(failure=str(error))
+            return CodeListing(failure=str(error))
 
     def find(
         self, listings: Listings, _previous: Mapping[str, Node]
@@ -71,9 +70,10 @@ class CodeSource(NodeSource, Location):
         """Yield the nodes of each device, as they are on the host."""
         listing = listings[self]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
-        yield from listing.skipped
+        devices, skipped = listing.returned
+        yield from skipped
         ids, owners = set[str](), dict[str, str]()  # the device of each `Node.file_key`
-        for device in listing.devices:
+        for device in devices:
             nodes = self._nodes(device)
             taken = next((node for node in nodes if node.file_key in owners), None)
             if device.id in ids:
@@ -187,8 +187,7 @@ def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with its health by the code, or the failure of the code."""
     if not device.is_present:
         return device
-    problem = next((node.problem for node in device.nodes if node.problem), None)
-    text = failure or plugin_device(device).reason or problem
+    text = failure or plugin_device(device).reason
     return replace(device, verdict=Verdict(Cause.CODE, text)) if text else device
 
 

@@ -33,7 +33,7 @@ async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> No
 
     async def look() -> None:
         while True:
-            await kubelet.changed.wait()
+            await kubelet.ledger.changed.wait()
             seen.append(kubelet.devices(COLA))
 
     looking = asyncio.create_task(look())
