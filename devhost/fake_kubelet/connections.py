@@ -15,11 +15,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.backends import sockets
 from devhost.fake_kubelet.state import UNHEALTHY, AdmissionError, Ids, Ledger, shuffled
-from devhost.model.names import resource_name_problem
 
 _T = TypeVar("_T")
 
-_VERSION: Final = "v1beta1"
 _DIAL_S: Final = 10.0
 _PRE_START_S: Final = 30.0
 _LOG: Final = logging.getLogger(__name__)
@@ -150,13 +148,6 @@ class Plugins:
 
 def _open_endpoint(request: pb2.RegisterRequest, directory: Path) -> PluginEndpoint:
     """Open a connection to the plugin that registers (plugin/v1beta1/server.go, Register)."""
-    if request.version != _VERSION:
-        raise RefusedError(
-            f'requested API version "{request.version}" is not supported by kubelet. '
-            f'Supported version is ["{_VERSION}"]'
-        )
-    if resource_name_problem(request.resource_name) is not None:
-        raise RefusedError(f'the ResourceName "{request.resource_name}" is invalid')
     # As Go joins paths: an absolute endpoint is below the directory too, ".." leaves it.
     socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
     channel = sockets.open_channel(socket)

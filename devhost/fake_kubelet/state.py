@@ -65,11 +65,6 @@ class Ledger:
     def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
         """Whether a container has yet to be given devices of a resource."""
         held = self.pods[pod][container].get(resource)
-        if held and len(held.ids) != count:
-            raise AdmissionError(
-                f'pod "{pod}" container "{container}" changed request for resource '
-                f'"{resource}" from {len(held.ids)} to {count}'
-            )
         if resource not in self.tables:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
         healthy = self.healthy(resource)

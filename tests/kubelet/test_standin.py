@@ -92,9 +92,6 @@ async def test_socket_late_is_found_and_missing_is_an_error(
     assert text.startswith("failed to dial device plugin:")
 
 
-# ── calls that are cut off ──
-
-
 # ── start and stop ──
 
 
