@@ -111,7 +111,7 @@ class Playground:
                 case ["devices"]:
                     self._devices()
                 case ["restart"]:
-                    await self._trial.restart()
+                    await self._trial.kubelet.restart()
                     self._say("kubelet has restarted")
                 case _:
                     self._say(_HELP)
@@ -119,7 +119,7 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        names = await self._trial.capacity()
+        names = await self._trial.kubelet.capacity()
         full = [name for name in names if part in (name, name.rpartition("/")[2])]
         matches = full or [name for name in names if part in name]
         if len(matches) != 1:
@@ -138,7 +138,7 @@ class Playground:
         if unknown := [pod for pod in pods if pod not in self._pods]:
             raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
-            await self._trial.free(pod)
+            await self._trial.kubelet.free(pod)
             del self._pods[pod]
             self._say(f"{pod} ended")
 
@@ -147,6 +147,6 @@ class Playground:
             shown = resource_report(served, served.devices.offered).as_json()
             holders: dict[str, list[str]] = {}
             for pod, ids in self._pods.items():
-                for device_id in ids.get(served.name, ()):  # of a share by DRA, its device
+                for device_id in ids.get(served.name, ()):
                     holders.setdefault(device_id, []).append(pod)
             output.print_resource(shown, output.pods_by_device(holders), wide=False)

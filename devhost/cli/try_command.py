@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
 def command(config: str, **flags: Any) -> None:
-    """Serve the resources to a stand-in kubelet, and API server, in a temporary directory.
+    """Serve the resources to a stand-in kubelet in a temporary directory, also those of DRA.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
     devices and to restart kubelet. Follows the configuration, until Ctrl-C.
@@ -44,7 +44,6 @@ def run(
     The flags are those of `options.host_options`; others are ignored.
     """
     from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
-    from devhost.backends.dra.plugin_watcher import DriverSockets
     from devhost.devices.identify import SETTLE_S
     from devhost.fake_kubelet.trial import Trial
     from devhost.hostfs.files import HostFiles
@@ -58,10 +57,10 @@ def run(
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
-        sockets = DriverSockets(temporary, flags["dra_driver"])
-        if problem := path_length_problem(temporary) or sockets.length_problem:
+        if problem := path_length_problem(temporary):
             logs.exit_with_error(f"TMPDIR: {problem}")
-        judging = replace(source.policy if source else policy, enforced=True)
+        # What DRA needs of a cluster is not here: the stand-in gets its devices from a plugin.
+        judging = replace(source.policy if source else policy, enforced=True, dra=True)
         settings = Settings(
             flags["node_name"],
             HostFiles(flags["root"], judging.shown_paths, flags["cdi_dirs"]),

@@ -9,8 +9,8 @@ from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.sockets import open_channel
-from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from tests.dra.world import World, eventually, failing
+from tests.support.dra_kubelet import CLAIMS
 
 X: Final = "example.com/x"
 CONFIG: Final = f"""

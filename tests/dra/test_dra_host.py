@@ -18,13 +18,12 @@ from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
-from devhost.fake_kubelet.api_objects import ApiObject
-from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually, failing
-from tests.support.api_server import StatusError
+from tests.support.api_server import ApiObject, StatusError
+from tests.support.dra_kubelet import CLAIMS, node
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """

@@ -13,7 +13,7 @@ import pytest
 from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
 from devhost.backends.resource_lock import ResourceLocks
-from devhost.fake_kubelet.api_objects import ApiObject
+from tests.support.api_server import ApiObject
 
 POOL = "node-1/example.com/token"
 

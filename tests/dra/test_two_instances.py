@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
@@ -16,6 +15,7 @@ from devhost.node.node import Host
 from devhost.node.state_dir import directory_lock
 from tests.dra.test_dra_host import TOKEN, TOKENS
 from tests.dra.world import World, eventually
+from tests.support.dra_kubelet import CLAIMS
 
 X, Y = "example.com/x", "example.com/y"
 
