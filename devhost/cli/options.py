@@ -275,6 +275,7 @@ kubelet_options = together(
         default="/var/lib/kubelet",
         type=_DIRECTORY,
     ),
+    dra_driver_option,
     option(
         "--api-server",
         "With --dra: URL of the API server. Default: that of the pod's cluster.",
@@ -297,7 +298,6 @@ host_options = together(
     host_files_option,
     node_name_option,
     trust_options,
-    dra_driver_option,
     address_option(
         "--listen",
         "Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "

@@ -69,7 +69,7 @@ def run(
             cdi_dir=temporary / "cdi",
             settle_s=0.0 if once else SETTLE_S,
         )
-        trial = Trial(first, settings, temporary, source, plugins, flags["dra_driver"])
+        trial = Trial(first, settings, temporary, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -46,12 +45,10 @@ class Trial:
         directory: Path,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
-        dra_driver: str = "devhost",
     ) -> None:
         self.kubelet = SimulatedKubelet(directory)
         backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
         self.host = Host(config, settings, backend, source, plugins)
-        self._driver = PlannedDriver(dra_driver, settings.node_name)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)
@@ -76,11 +73,11 @@ class Trial:
                     # States have no event.
                     while not set(self.names) <= self._registered():  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK_S)
-            reports = []
-            for served in self.host.resources:
-                report = resource_report(served, served.devices.offered)
-                shown = report.as_json() | self._driver.offer(report.resource, report.snapshot)
-                reports.append(shown | {"registered": is_registered(served)})
+            reports = [
+                resource_report(served, served.devices.offered).as_json()
+                | {"registered": is_registered(served)}
+                for served in self.host.resources
+            ]
             return {"resources": reports}
 
     def _registered(self) -> set[str]:
