@@ -31,9 +31,8 @@ class Playground:
     """The prompt of a trial, for the person who plays with it."""
 
     def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+        self._trial, self._pods = trial, trial.kubelet.ledger.pods
         self._names = (f"pod-{number}" for number in itertools.count(1))
-        self._pods: dict[str, dict[str, list[str]]] = {}  # IDs of devices, by pod and resource
         self._asking = False
 
     async def run(self) -> None:
@@ -127,8 +126,7 @@ class Playground:
             raise ValueError(f"which resource is {part}? {choice}")
         pod, name = next(self._names), matches[0]
         answer = await self._trial.admit(pod, name, count)
-        self._pods[pod] = answer["deviceIds"]
-        ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
+        ids = ", ".join(answer["deviceIds"].get(name, ())) or "no devices"
         lines = [f"  {line}" for line in output.allocation_lines(answer)]
         title = f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}"
         self._say("\n".join([title, *lines]))
@@ -139,14 +137,16 @@ class Playground:
             raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
             await self._trial.kubelet.free(pod)
-            del self._pods[pod]
             self._say(f"{pod} ended")
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
             shown = resource_report(served, served.devices.offered).as_json()
-            holders: dict[str, list[str]] = {}
-            for pod, ids in self._pods.items():
-                for device_id in ids.get(served.name, ()):
-                    holders.setdefault(device_id, []).append(pod)
+            holders = {
+                device_id: [pod]
+                for pod, containers in self._pods.items()
+                for container in containers.values()
+                if served.name in container
+                for device_id in container[served.name].ids
+            }
             output.print_resource(shown, output.pods_by_device(holders), wide=False)
