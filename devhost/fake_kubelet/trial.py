@@ -66,7 +66,7 @@ class Trial:
             await self.kubelet.stop()
 
     async def once(self) -> dict[str, Any]:
-        """Return the shape of ``plan -o json`` with ``registered``, after all are registered."""
+        """Return the reports of the resources, with ``registered``, after all are registered."""
         async with self.running():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
