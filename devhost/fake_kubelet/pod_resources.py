@@ -26,8 +26,8 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
         if not self._ledger.knows_pods:
             return pods.ListPodResourcesResponse()
         active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
-        own = pods.PodResources(name="devhost", namespace="devhost")
-        return pods.ListPodResourcesResponse(pod_resources=[own, *active])
+        devhost_pod = pods.PodResources(name="devhost", namespace="devhost")
+        return pods.ListPodResourcesResponse(pod_resources=[devhost_pod, *active])
 
     async def GetAllocatableResources(
         self, request: pods.AllocatableResourcesRequest, context: Any
