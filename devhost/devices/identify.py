@@ -40,6 +40,9 @@ class Rank(IntEnum):
     NEW = 2
 
 
+_Ranked = tuple[Rank, HostDevice]
+
+
 @dataclass(frozen=True, slots=True)
 class Identified:
     """The devices of a resource, not yet rendered, and the candidates that are not offered.
@@ -124,9 +127,7 @@ def identify(selection: Selection, context: ScanContext) -> Identified:
 # ── which nodes are one device ──
 
 
-def _unchanged_device(
-    nodes: Sequence[Node], work: _Identification
-) -> tuple[Rank, HostDevice] | None:
+def _unchanged_device(nodes: Sequence[Node], work: _Identification) -> _Ranked | None:
     """Return a healthy device that has the same nodes as before."""
     former = work.context.previous.devices.get(work.ids_by_place.get(nodes[0].found_at, ""))
     if former is None or not former.is_stable or len(former.nodes) != len(nodes):
@@ -136,9 +137,7 @@ def _unchanged_device(
     return Rank.UNCHANGED, former
 
 
-def _device(
-    name: str, nodes: Sequence[Node], work: _Identification
-) -> tuple[Rank, HostDevice] | None:
+def _device(name: str, nodes: Sequence[Node], work: _Identification) -> _Ranked | None:
     """Return a device of these nodes, with its rank; ``None`` if it is not offered, or waits."""
     context, resource = work.context, work.context.resource
     is_group = resource.group is not None
@@ -300,9 +299,7 @@ def _id_of(nodes: Sequence[Node], context: ScanContext, key: str | None = None) 
 # ── who has which ID and slot ──
 
 
-def _assign(
-    candidates: Iterable[tuple[Rank, HostDevice] | None], work: _Identification
-) -> dict[str, HostDevice]:
+def _assign(candidates: Iterable[_Ranked | None], work: _Identification) -> dict[str, HostDevice]:
     """Return the devices that get an ID and a slot: first those already offered.
 
     Otherwise in natural order; of equal IDs, the first source's device counts.

@@ -56,14 +56,6 @@ class PluginMethods:
             "preferred", lambda: _check_choice(self._plugin.preferred(*arguments), available, size)
         )
 
-    def prepare(self, devices: Sequence[Device]) -> None:
-        """Call ``pre_start``."""
-        self.call("pre_start", lambda: self._plugin.pre_start(devices))
-
-    def destroy(self) -> None:
-        """Call ``destroy``."""
-        self.call("destroy", self._plugin.destroy)
-
     def call(self, method: str, work: Callable[[], _T]) -> _T:
         """Return the result of work that calls a method of the plugin."""
         try:

@@ -237,7 +237,7 @@ class ServedPlugin:
         chosen = [by_id[device_id] for device_id in names.natural(by_id)]
         name = self.resource.name
         try:
-            await self._calls.run(lambda: self._methods.prepare(chosen), patience=round(within, 1))
+            await self._call("pre_start", lambda: self._plugin.pre_start(chosen), round(within, 1))
         except NoAnswerError as error:
             raise PreStartError(f"{name}: pre_start(): {error}") from None
         except CallError as error:
@@ -249,7 +249,10 @@ class ServedPlugin:
             return
         self._rescan = None
         with contextlib.suppress(CallError, NoAnswerError):  # what it raises is logged
-            await self._calls.run(self._methods.destroy, patience=DESTROY_S)
+            await self._call("destroy", self._plugin.destroy, DESTROY_S)
+
+    async def _call(self, method: str, work: Callable[[], None], patience: float) -> None:
+        await self._calls.run(lambda: self._methods.call(method, work), patience=patience)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:

@@ -46,18 +46,17 @@ class DraKubelet:
     Attributes:
         registry: Where drivers have their sockets.
         info: What the driver said that was found last.
-        seen: The sockets that have answered; without them, it asks them again, as after a restart.
     """
 
     def __init__(self, directory: Path) -> None:
         self.registry = directory / "plugins_registry"
         self.registry.mkdir(parents=True)
         self.info = reg.PluginInfo()
-        self.seen: set[Path] = set()
+        self._seen: set[Path] = set()
 
     async def register(self, *, accept: bool = True, error: str = "") -> None:
         """Wait for a socket that is new, ask it, and answer."""
-        while not (unseen := {*self.registry.glob("[!.]*.sock")} - self.seen):
+        while not (unseen := {*self.registry.glob("[!.]*.sock")} - self._seen):
             await asyncio.sleep(_LOOK_S)  # a stand-in needs no inotify
         path = unseen.pop()
         async with open_channel(path) as channel:
@@ -65,7 +64,7 @@ class DraKubelet:
             self.info = await stub.GetInfo(reg.InfoRequest(), timeout=_ANSWER_S)
             verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
             await stub.NotifyRegistrationStatus(verdict, timeout=_ANSWER_S)
-        self.seen.add(path)
+        self._seen.add(path)
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Call the driver to prepare a claim; return the answer."""
