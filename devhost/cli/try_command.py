@@ -44,7 +44,6 @@ def run(
     The flags are those of `options.host_options`; others are ignored.
     """
     from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
-    from devhost.devices.identify import SETTLE_S
     from devhost.fake_kubelet.trial import Trial
     from devhost.hostfs.files import HostFiles
     from devhost.node.node import Settings
@@ -67,7 +66,6 @@ def run(
             judging,
             state_dir=temporary / "state",
             cdi_dir=temporary / "cdi",
-            settle_s=0.0 if once else SETTLE_S,
         )
         trial = Trial(first, settings, temporary, source, plugins)
         if once:
