@@ -58,8 +58,7 @@ def run(
         temporary = Path(directory)
         if problem := path_length_problem(temporary):
             logs.exit_with_error(f"TMPDIR: {problem}")
-        # What DRA needs of a cluster is not here: the stand-in gets its devices from a plugin.
-        judging = replace(source.policy if source else policy, enforced=True, dra=True)
+        judging = replace(source.policy if source else policy, enforced=True)
         settings = Settings(
             flags["node_name"],
             HostFiles(flags["root"], judging.shown_paths, flags["cdi_dirs"]),

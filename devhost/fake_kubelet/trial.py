@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.backend import ResourceHooks
+from devhost.backends.deviceplugin.registration import DevicePluginBackend, Registration
 from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.fake_kubelet.state import HEALTHY
-from devhost.model.config import Config
+from devhost.model.config import Config, Resource
 from devhost.node.answers import CodeResource
 from devhost.node.config_file import ConfigFile
 from devhost.node.node import Host, Settings
@@ -35,8 +37,15 @@ async def running(host: Host) -> AsyncIterator[None]:
             await task
 
 
+class _Backend(DevicePluginBackend):
+    """Offers a resource of DRA, too, which has no other backend to wait for."""
+
+    def open(self, resource: Resource, hooks: ResourceHooks) -> Registration:
+        return super().open(resource, replace(hooks, refusal=None, other_holders=lambda: None))
+
+
 class Trial:
-    """A host with its kubelet, in a temporary directory; what DRA offers is a plugin's, too."""
+    """A host with its kubelet, in a temporary directory."""
 
     def __init__(
         self,
@@ -47,7 +56,7 @@ class Trial:
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.kubelet = SimulatedKubelet(directory)
-        backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
+        backend = _Backend(directory, self.kubelet.pod_resources)
         self.host = Host(config, settings, backend, source, plugins)
         self.names = [
             resource.name

@@ -95,6 +95,7 @@ async def test_prompt_gives_a_pod_what_dra_would_offer(config: Path) -> None:
             "allocate zero 2", "  env ZEROS=full,zero", "  device /dev/full as /dev/0"
         )
         await screen.answers("devices", "full     Healthy   pod-1     /dev/full")
+        await screen.answers("restart", "example.com/zero: 4 of 4 shares allocatable")
 
 
 ANSWERS: Final = {
