@@ -125,7 +125,7 @@ class Playground:
             choice = ", ".join(matches or names) or "none yet"
             raise ValueError(f"which resource is {part}? {choice}")
         pod, name = next(self._names), matches[0]
-        answer = await self._trial.admit(pod, name, count)
+        answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
         ids = ", ".join(answer["deviceIds"].get(name, ())) or "no devices"
         lines = [f"  {line}" for line in output.allocation_lines(answer)]
         title = f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}"

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -91,25 +90,6 @@ class Trial:
 
     def _registered(self) -> set[str]:
         return {served.name for served in self.host.resources if is_registered(served)}
-
-    async def admit(self, pod: str, resource: str, count: int) -> Mapping[str, Any]:
-        """Return what the container of a new pod receives, with what its CDI names mean.
-
-        An `AdmissionError` says why there is no such pod.
-        """
-        answer = (await self.kubelet.admit(pod, {"app": {resource: count}}))["app"]
-        return {**answer, "cdiSpec": {"devices": self._injected(answer["cdiDevices"])}}
-
-    def _injected(self, cdi_names: Collection[str]) -> list[Mapping[str, Any]]:
-        """Return the entries of CDI specs that a container runtime would inject."""
-        files = sorted(self.host.settings.cdi_dir.glob("*.json")) if cdi_names else ()
-        specs = [json.loads(file.read_bytes()) for file in files]
-        return [
-            entry
-            for content in specs
-            for entry in content["devices"]
-            if f"{content['kind']}={entry['name']}" in cdi_names
-        ]
 
     async def live(self, show: Callable[[str], None]) -> None:
         """Show the devices that pods can get, whenever they change, until cancelled."""
