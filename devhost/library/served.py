@@ -187,7 +187,8 @@ def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with its health by the code, or the failure of the code."""
     if not device.is_present:
         return device
-    text = failure or plugin_device(device).reason
+    problem = next((node.problem for node in device.nodes if node.problem), None)
+    text = failure or plugin_device(device).reason or problem
     return replace(device, verdict=Verdict(Cause.CODE, text)) if text else device
 
 
