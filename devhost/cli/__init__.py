@@ -29,9 +29,6 @@ _COMMANDS = {
 class _LazyGroup(click.Group):
     """Imports the module of a command when the command is used."""
 
-    def list_commands(self, _ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None

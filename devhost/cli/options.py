@@ -28,13 +28,6 @@ class _PathName(click.Path):
         return self._made(value)
 
 
-def _socket_path(path: str) -> Path:
-    """Return the path; raise `BadParameter` if it is empty."""
-    if not path:
-        raise click.BadParameter("devhost has to know which pods hold devices")
-    return Path(path)
-
-
 class _Root(click.Path):
     """A directory, or an archive, which is unpacked until the command ends."""
 
@@ -74,27 +67,29 @@ def together(*options: _Decorator[Any]) -> _Decorator[Any]:
 
 
 class _Option(click.Option):
-    """An option that a variable sets, too.
-
-    The help of `run`, and of programs with the library, says so once, and explains --allow-…; for
-    those the help of other commands has one line.
-    """
+    """An option that a variable sets, too, as its help says, but for a `ServeCommand`."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        if _is_run(ctx):
+        if isinstance(ctx.command, ServeCommand):
             extra.pop("envvars", None)
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if self.name not in _ALLOW or _is_run(ctx):
+        if self.name not in _ALLOW or isinstance(ctx.command, ServeCommand):
             return super().get_help_record(ctx)
         line = ("--allow-…", "What the configuration may use, as of `devhost run`.")
         return line if self.name == "allow_paths" else None
 
 
-def _is_run(ctx: click.Context) -> bool:
-    return any(param.name == "plugin_dir" for param in ctx.command.params)
+class ServeCommand(click.Command):
+    """`run`, or a program with the library: its help explains all options, variables at the end.
+
+    Of --allow-…, the help of other commands has one line.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(epilog=_SERVE_EPILOG, **settings)
 
 
 def option(flag: str, text: str, *names: str, **settings: Any) -> _Decorator[Any]:
@@ -238,7 +233,7 @@ dra_driver_option = option(
 
 # ── what `run`, `try` and programs with the library share ──
 
-SERVE_EPILOG: Final = (
+_SERVE_EPILOG: Final = (
     "Each option has a variable, such as DEVHOST_LOG_LEVEL; of --allow-…, which can be repeated, "
     "its values are split at spaces.\n\nExit status: 0 on SIGTERM, 1 on failure, 2 usage error."
 )
@@ -266,7 +261,7 @@ kubelet_options = together(
         "--pod-resources",
         "Kubelet's pod-resources socket, to know which pods have devices.",
         default="/var/lib/kubelet/pod-resources/kubelet.sock",
-        type=_PathName("socket", _socket_path),
+        type=_PathName("socket", Path),
     ),
     option(
         "--cdi-dir",
@@ -280,6 +275,7 @@ kubelet_options = together(
         default="/var/lib/kubelet",
         type=_DIRECTORY,
     ),
+    dra_driver_option,
     option(
         "--api-server",
         "With --dra: URL of the API server. Default: that of the pod's cluster.",
@@ -302,7 +298,6 @@ host_options = together(
     host_files_option,
     node_name_option,
     trust_options,
-    dra_driver_option,
     address_option(
         "--listen",
         "Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "

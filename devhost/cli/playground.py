@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import itertools
-import os
 import readline
 import shlex
-import signal
 import sys
 import termios
-from typing import Any, Final
+from typing import Final
 
 from devhost.cli import output
 from devhost.daemon.status import resource_report
@@ -24,19 +22,17 @@ allocate RESOURCE [N]  a pod requests N devices, or one
 free POD | all         the pod ends
 devices                what kubelet sees, and why a device is unhealthy
 restart                kubelet restarts, and devhost registers again
-edit                   the configuration, in $VISUAL or $EDITOR
 quit                   as Ctrl-D and Ctrl-C
 RESOURCE may be a part of a name. Tab completes."""
 _COMMANDS: Final = [line.split(" ")[0] for line in _HELP.splitlines()[:-1]]
 
 
 class Playground:
-    """The prompt of a trial, for the person who plays with it and with its configuration file."""
+    """The prompt of a trial, for the person who plays with it."""
 
-    def __init__(self, trial: Trial, file: str | None) -> None:
-        self._trial, self._file = trial, file
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._pods = trial, trial.kubelet.ledger.pods
         self._names = (f"pod-{number}" for number in itertools.count(1))
-        self._pods: dict[str, dict[str, list[str]]] = {}  # IDs of devices, by pod and resource
         self._asking = False
 
     async def run(self) -> None:
@@ -59,10 +55,10 @@ class Playground:
                     self._say("allocate RESOURCE, or help")
                     while (line := await self._read_line()) not in (None, "quit"):
                         await self._execute(line or "")
-                        _set(modes)  # an editor may have left others
                     shown.cancel()
         finally:
-            _set(modes)
+            with contextlib.suppress(termios.error):  # the terminal has gone
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
 
     async def _read_line(self) -> str | None:
         """Return the next line, ``None`` at the end of the input."""
@@ -114,26 +110,23 @@ class Playground:
                 case ["devices"]:
                     self._devices()
                 case ["restart"]:
-                    await self._trial.restart()
+                    await self._trial.kubelet.restart()
                     self._say("kubelet has restarted")
-                case ["edit"] if self._file is not None:
-                    await self._edit(self._file)
                 case _:
                     self._say(_HELP)
-        except (AdmissionError, OSError, ValueError) as error:
+        except (AdmissionError, ValueError) as error:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        names = await self._trial.capacity()
+        names = await self._trial.kubelet.capacity()
         full = [name for name in names if part in (name, name.rpartition("/")[2])]
         matches = full or [name for name in names if part in name]
         if len(matches) != 1:
             choice = ", ".join(matches or names) or "none yet"
             raise ValueError(f"which resource is {part}? {choice}")
         pod, name = next(self._names), matches[0]
-        answer = await self._trial.admit(pod, name, count)
-        self._pods[pod] = answer["deviceIds"]
-        ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
+        answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
+        ids = ", ".join(answer["deviceIds"].get(name, ())) or "no devices"
         lines = [f"  {line}" for line in output.allocation_lines(answer)]
         title = f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}"
         self._say("\n".join([title, *lines]))
@@ -143,34 +136,17 @@ class Playground:
         if unknown := [pod for pod in pods if pod not in self._pods]:
             raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
-            await self._trial.free(pod)
-            del self._pods[pod]
+            await self._trial.kubelet.free(pod)
             self._say(f"{pod} ended")
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
             shown = resource_report(served, served.devices.offered).as_json()
-            holders: dict[str, list[str]] = {}
-            for pod, ids in self._pods.items():
-                for device_id in ids.get(served.name, ()):  # of a share by DRA, its device
-                    holders.setdefault(device_id, []).append(pod)
+            holders = {
+                device_id: [pod]
+                for pod, containers in self._pods.items()
+                for container in containers.values()
+                if served.name in container
+                for device_id in container[served.name].ids
+            }
             output.print_resource(shown, output.pods_by_device(holders), wide=False)
-
-    async def _edit(self, file: str) -> None:
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        # Ctrl-C is the editor's, which gets the default action, unlike of an ignored signal.
-        ours = signal.signal(signal.SIGINT, lambda *_: None)
-        try:
-            process = await asyncio.create_subprocess_exec(*shlex.split(editor), file)
-            try:
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.terminate()
-        finally:
-            signal.signal(signal.SIGINT, ours)
-
-
-def _set(modes: list[Any]) -> None:
-    with contextlib.suppress(termios.error):  # the terminal has gone
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)

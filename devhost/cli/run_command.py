@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from devhost.node.node import Host
 
 
-@click.command("run", epilog=options.SERVE_EPILOG)
+@click.command("run", cls=options.ServeCommand)
 @options.config_argument
 @options.kubelet_options
 @options.host_options

@@ -71,13 +71,13 @@ def _fetch(address: Address) -> StatusJson:
 
 
 def _with_only(names: Sequence[str], status: StatusJson) -> StatusJson:
-    """Return a status without the other resources and their problems."""
-    by_name = {resource["name"]: resource for resource in status["resources"]}
-    left_out = tuple(f"{name}: " for name in by_name if name not in names)
-    return status | {
-        "troubles": [text for text in status["troubles"] if not text.startswith(left_out)],
-        "resources": [resource for name, resource in by_name.items() if name in names],
-    }
+    """Return a status without the other resources and their problems, which come last."""
+    resources = [resource for resource in status["resources"] if resource["name"] in names]
+    count = sum(len(resource["troubles"]) for resource in status["resources"])
+    troubles = status["troubles"][: len(status["troubles"]) - count]
+    for resource in resources:
+        troubles += [f"{resource['name']}: {trouble}" for trouble in resource["troubles"]]
+    return status | {"troubles": troubles, "resources": resources}
 
 
 def _print(shown: StatusJson, *, wide: bool) -> None:

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
 def command(config: str, **flags: Any) -> None:
-    """Serve the resources to a stand-in kubelet, and API server, in a temporary directory.
+    """Serve the resources to a stand-in kubelet in a temporary directory, also those of DRA.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
-    devices, to restart kubelet and to edit the configuration. Follows the configuration, until
-    Ctrl-C.
+    devices and to restart kubelet. Follows the configuration, until Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     Example: `devhost try first.yaml`
@@ -45,8 +44,6 @@ def run(
     The flags are those of `options.host_options`; others are ignored.
     """
     from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
-    from devhost.backends.dra.plugin_watcher import DriverSockets
-    from devhost.devices.identify import SETTLE_S
     from devhost.fake_kubelet.trial import Trial
     from devhost.hostfs.files import HostFiles
     from devhost.node.node import Settings
@@ -59,8 +56,7 @@ def run(
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
-        sockets = DriverSockets(temporary, flags["dra_driver"])
-        if problem := path_length_problem(temporary) or sockets.length_problem:
+        if problem := path_length_problem(temporary):
             logs.exit_with_error(f"TMPDIR: {problem}")
         judging = replace(source.policy if source else policy, enforced=True)
         settings = Settings(
@@ -69,9 +65,8 @@ def run(
             judging,
             state_dir=temporary / "state",
             cdi_dir=temporary / "cdi",
-            settle_s=0.0 if once else SETTLE_S,
         )
-        trial = Trial(first, settings, temporary, source, plugins, flags["dra_driver"])
+        trial = Trial(first, settings, temporary, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
@@ -86,7 +81,7 @@ async def _live(trial: "Trial", config: str | None) -> None:
     if config != "-" and _is_interactive():
         from devhost.cli.playground import Playground
 
-        await Playground(trial, config).run()
+        await Playground(trial).run()
     else:
         await trial.live(output.echo)
 

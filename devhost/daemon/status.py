@@ -142,8 +142,8 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
     for served, resource in zip(host.resources, shown["resources"], strict=True):
-        for trouble in _resource_troubles(served, resource):
-            yield f"{served.name}: {trouble}"
+        resource["troubles"] = [*_resource_troubles(served, resource)]
+        yield from (f"{served.name}: {trouble}" for trouble in resource["troubles"])
 
 
 def _dra_troubles(host: Host) -> Iterator[str]:

@@ -136,7 +136,7 @@ def report(
     listings: dict[Location, Listing] = {}  # of all resources
     reports, take = [], partial(SpecBudget().take, lambda: None)
     for resource in resources:
-        scanner = Scanner(resource, files, policy, node_name, settle_s=0.0)
+        scanner = Scanner(resource, files, policy, node_name)
         new = (location for location in scanner.locations if location not in listings)
         listings |= list_all(new, files)
         forecast = scanner.identify(scanner.select(listings), Snapshot(), now=0.0)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from devhost.devices.identify import Identified, OwnerOf, Owners, identify
+from devhost.devices.context import OwnerOf, Owners
+from devhost.devices.identify import Identified, identify
 from devhost.devices.node_offers import NodeOffers
 from devhost.model import limits
 from devhost.model.config import Resource
@@ -40,15 +41,17 @@ class Resolver:
         identified, resource, nodes = forecast, forecast.context.resource, self._nodes
         name = resource.name
         owner_of, links_to_come = partial(nodes.owner, name), nodes.links_to_come(name)
-        if not _comes_true(forecast, previous, owner_of, links_to_come):
+        max_devices = self._ids.max_ids(name) // resource.replicas
+        is_more = len(forecast.devices) + len(forecast.missing) > max_devices
+        if is_more or not _comes_true(forecast, previous, owner_of, links_to_come):
             context = replace(
                 forecast.context,
                 previous=previous,
                 owners=Owners(owner_of),
                 links_to_come=links_to_come,
+                max_devices=max_devices,
             )
             identified = identify(forecast.selection, context)
-        identified.truncate(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
         # It may be gone since, and that why nobody else offers it.

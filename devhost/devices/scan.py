@@ -2,31 +2,25 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from devhost.allocation.compiled import Declaration
-from devhost.allocation.host_paths import HostPaths, Spec
+from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.rules import Rules
-from devhost.allocation.variables import CONTAINER_VARIABLES, names_paths
-from devhost.devices import identify as identity
-from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
+from devhost.allocation.variables import names_paths
+from devhost.devices import absence, clashes
+from devhost.devices.context import Owners, ScanContext
+from devhost.devices.identify import ID_LIMIT_REACHED, SETTLE_S, Identified, identify
+from devhost.devices.places import with_places
 from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import THREAD
-from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import (
-    Cause,
-    FileKind,
-    HostDevice,
-    Snapshot,
-    Verdict,
-    no_explanation,
-)
+from devhost.model.device import Cause, HostDevice, Snapshot, Verdict, no_explanation
 from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -39,6 +33,7 @@ class Scanner(Declaration):
     """A compiled resource; a node waits `settle_s` for an earlier source to name it."""
 
     settle_s: float = SETTLE_S
+    reuses_devices: ClassVar[bool] = True  # with equal nodes, a device is as it was
 
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
@@ -57,19 +52,12 @@ class Scanner(Declaration):
     @functools.cached_property
     def _clashing(self) -> Rules:
         """The rules by which two devices may come to the same name or container path."""
-        exclusive = tuple(rule for rule in self.rules if rule.exclusive)
-        variables = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
-        return () if len(exclusive) == 1 and variables in ({"id"}, {"realpath"}) else exclusive
+        return clashes.clashing_rules(self.rules)
 
     @functools.cached_property
     def _host_rules(self) -> Rules:
         """The rules that give paths of the host."""
         return tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
-
-    @property
-    def reuses_devices(self) -> bool:
-        """Whether a device with equal nodes is as it was."""
-        return True
 
     def select(self, listings: Listings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
@@ -92,9 +80,16 @@ class Scanner(Declaration):
 
         The parameters are those of `ScanContext`.
         """
-        limits = now, self.settle_s, self.constants, links_to_come
-        context = ScanContext(self.resource, previous, Owners(owners.get), *limits)
-        return identity.identify(selection, context)
+        context = ScanContext(
+            self.resource,
+            previous,
+            Owners(owners.get),
+            now,
+            self.settle_s,
+            self.constants,
+            links_to_come,
+        )
+        return identify(selection, context)
 
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths.
@@ -104,10 +99,10 @@ class Scanner(Declaration):
         full = full or not self.self_contained
         selection, previous = identified.selection, identified.context.previous
         devices = self._verified(identified, full=full)
-        devices, partly_numa = self.with_places(devices, previous, full=full)
+        devices, partly_numa = with_places(devices, previous, self.resource, self.files, full=full)
         notes = [*selection.notes]
         if truncated := identified.truncated:
-            notes.append(f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}")
+            notes.append(f"{truncated} devices left out: {ID_LIMIT_REACHED}")
         if identified.missing:
             devices = {device_id: devices[device_id] for device_id in names.natural(devices)}
         return Snapshot(
@@ -131,11 +126,11 @@ class Scanner(Declaration):
         """
         previous, now = identified.context.previous.devices, identified.context.now
         devices = dict(identified.devices)
-        host_paths: HostPaths | None = None
-        owners, taken = self._owners_of_nodes(identified), TakenNames()
+        host_paths, taken = HostPaths(self.files, self.policy), clashes.TakenNames()
+        owners = self._owners_of_nodes(identified)
         in_turn = list(devices.values())
         if self._clashing:
-            in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
+            in_turn.sort(key=lambda device: clashes.turn(previous.get(device.id)))
         asks = full or self._clashing or not self.reuses_devices
         for found_device in in_turn:
             former = previous.get(found_device.id)
@@ -144,22 +139,17 @@ class Scanner(Declaration):
             THREAD.progress.note()  # what takes long for many devices is not a host that hangs
             device, allocation = self._rendered(found_device, former)
             if device.is_rendered and self._clashing:
-                text = find_clash(taken, device.id, self.alone(device, self._clashing))
+                text = taken.take(device.id, self.alone(device, self._clashing))
                 if text is not None:
-                    verdict = Verdict(Cause.CLASH, text)
-                    device = replace(device, verdict=verdict, is_rendered=True)
+                    device = replace(device, verdict=Verdict(Cause.CLASH, text))
             if device.verdict is None and (device is not former or full):
                 allocation = allocation or self.alone(device, self._host_rules)
-                problems = (node.problem for node in device.nodes if node.problem)
-                problem: AllocationError | str | None = next(problems, None)
-                if allocation.devices or allocation.mounts or self.resource.pre_start:
-                    host_paths = host_paths or HostPaths(self.files, self.policy)
-                    problem = problem or _path_problem(device, allocation, host_paths, owners)
-                    problem = problem or self._step_problem(device, host_paths)
-                if problem is not None:
-                    device = replace(device, verdict=_verdict(Cause.HOST_PATH, problem))
+                try:
+                    self._check_host(device, allocation, host_paths, owners)
+                except AllocationError as error:
+                    device = replace(device, verdict=_verdict(Cause.HOST_PATH, error))
             if former is not None and former is not device:
-                device = _with_swap(device, former, now)
+                device = absence.with_swap(device, former, now)
             devices[device.id] = device
         return {**identified.missing, **devices}
 
@@ -179,15 +169,29 @@ class Scanner(Declaration):
             return replace(device, verdict=_verdict(Cause.RENDERING, error)), None
         return replace(device, is_rendered=True), allocation
 
-    def _step_problem(self, device: HostDevice, host_paths: HostPaths) -> AllocationError | None:
-        """Return why a step may not use the nodes of a device, handed out or not."""
-        steps = (step for step in self.resource.pre_start if step.run or step.mode)
-        try:
-            for step in steps:
+    def _check_host(
+        self,
+        device: HostDevice,
+        allocation: Allocation,
+        host_paths: HostPaths,
+        owners: Mapping[str, str],
+    ) -> None:
+        """Raise `AllocationError` if a container could not be given a device alone, as it is."""
+        for problem in (node.problem for node in device.nodes if node.problem):
+            raise AllocationError(problem)
+        for node in device.nodes:
+            if node.state is not None:
+                host_paths.remember(node.path, node.state)
+        for refusal in filter(None, map(host_paths.problem, allocation.specs)):
+            raise refusal
+        for spec in allocation.devices:
+            owner = owners.get(host_paths.resolve(spec.host_path).realpath, device.id)
+            if owner != device.id:
+                hint = "use `group`, or exclude it"
+                raise AllocationError(f"it would get {spec.host_path}, a node of {owner}: {hint}")
+        for step in self.resource.pre_start:  # it uses the nodes, handed out or not
+            if step.run or step.mode:
                 host_paths.current_nodes(device, files=names_paths(step.run or ()))
-        except AllocationError as error:
-            return error
-        return None
 
     def _owners_of_nodes(self, identified: Identified) -> Mapping[str, str]:
         """Return the device of each node (`Node.key`) that no entry may give to other devices."""
@@ -196,50 +200,6 @@ class Scanner(Declaration):
             return {}
         devices = identified.devices.values()
         return {node.key: device.id for device in devices for node in device.nodes if node.state}
-
-    def with_places(
-        self, devices: Mapping[str, HostDevice], previous: Snapshot, *, full: bool
-    ) -> tuple[dict[str, HostDevice], bool]:
-        """Return the devices with their places in sysfs and their NUMA nodes.
-
-        Also returns whether only some are attached to NUMA nodes: then none is shown with any.
-        Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
-        pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
-        """
-        topology = self.resource.topology
-        sysfs = functools.cache(lambda: sysfs_by_number(self.files))
-
-        def locate(device: HostDevice) -> tuple[tuple[str, ...], tuple[int, ...]]:
-            former = previous.devices.get(device.id)
-            if previous.partly_numa or (device.is_present and (device is not former or full)):
-                former = None
-            places = former.places if former else tuple(sorted({*self._places(device, sysfs)}))
-            if topology != "auto":
-                return places, () if topology == "none" else (topology,)
-            if former is not None:
-                return places, former.numa_nodes
-            numbers = {sysfs().numa_node(place) for place in places}
-            return places, tuple(sorted(number for number in numbers if number is not None))
-
-        by_device = {device_id: locate(device) for device_id, device in devices.items()}
-        has_numa_nodes = {bool(numbers) for _, numbers in by_device.values()}
-        is_partial = len(has_numa_nodes) > 1
-        placed = dict[str, HostDevice]()
-        for device_id, (places, numbers) in by_device.items():
-            device, numa_nodes = devices[device_id], () if is_partial else numbers
-            if (places, numa_nodes) != (device.places, device.numa_nodes):
-                device = replace(device, places=places, numa_nodes=numa_nodes)
-            placed[device_id] = device
-        return placed, is_partial
-
-    def _places(self, device: HostDevice, sysfs: Callable[[], SysfsTree]) -> Iterator[str]:
-        for node in device.nodes:
-            if node.hardware is not None:
-                yield node.hardware.numa
-            elif node.state is not None and node.state.number is not None:
-                kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().device_by_number(kind, node.state.number)
-                yield from sysfs().parts(place) if place else ()
 
     def _again_at(self, devices: Mapping[str, HostDevice], identified: Identified) -> float | None:
         """Return when to scan again even if nothing happens, by these devices."""
@@ -251,54 +211,17 @@ class Scanner(Declaration):
         times = [since + self.settle_s for since in identified.settling.values()]
         for device in devices.values():
             if device.absence is not None:
-                kept = identity.keep_missing_for(self.resource, device)
+                kept = absence.keep_missing_for(self.resource, device)
                 times.append(device.absence.since + kept)
             if device.swapped_at is not None:
-                times.append(device.swapped_at + identity.SWAP_S)
+                times.append(device.swapped_at + absence.SWAP_S)
         return min((time for time in times if now < time < math.inf), default=None)
 
 
-def _verdict(cause: Cause, problem: AllocationError | str) -> Verdict:
+def _verdict(cause: Cause, error: AllocationError) -> Verdict:
     """Return a verdict as it is kept for each device: its text, which may cite the file, is cut."""
-    text, cause = str(problem), Cause.REFUSED if isinstance(problem, MissingRightError) else cause
+    text, cause = str(error), Cause.REFUSED if isinstance(error, MissingRightError) else cause
     return Verdict(cause, f"{text[:_REASON_MAX]}…" if len(text) > _REASON_MAX else text)
-
-
-def _path_problem(
-    device: HostDevice, allocation: Allocation, host_paths: HostPaths, owners: Mapping[str, str]
-) -> AllocationError | str | None:
-    """Return why a container could not be given the host paths of a device alone."""
-    for node in device.nodes:
-        if node.state is not None:
-            host_paths.remember(node.path, node.state)
-    specs: tuple[Spec, ...] = (*allocation.devices, *allocation.mounts)
-    for spec in specs:
-        if problem := host_paths.problem(spec):
-            return problem
-    for spec in allocation.devices:
-        owner = owners.get(host_paths.resolve(spec.host_path).realpath, device.id)
-        if owner != device.id:
-            return f"it would get {spec.host_path}, a node of {owner}: use `group`, or exclude it"
-    return None
-
-
-def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice:
-    """Return a device, unhealthy for a while if it is another node than before.
-
-    A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
-    nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
-    """
-    before, numbers = former.numbers, device.numbers
-    lost, new = {*before.values()} - {*numbers.values()}, {*numbers.values()} - {*before.values()}
-    is_swapped = bool(lost and new) or any(before.get(at, n) != n for at, n in numbers.items())
-    lost_at = former.absence.since if former.absence else now
-    since = lost_at if is_swapped else former.swapped_at
-    if since is None:
-        return device
-    verdict = device.verdict
-    if verdict is None and now < since + identity.SWAP_S:
-        verdict = Verdict(Cause.SWAPPED, "another device was found in its place")
-    return replace(device, verdict=verdict, swapped_at=since)
 
 
 def for_new_spec(snapshot: Snapshot, old: Resource, new: Resource) -> Snapshot:
@@ -309,43 +232,14 @@ def for_new_spec(snapshot: Snapshot, old: Resource, new: Resource) -> Snapshot:
     """
     sources = new.sources
     numbers = {
-        number: sources.index(former) if former in sources else SOURCE_REMOVED
+        number: sources.index(former) if former in sources else absence.SOURCE_REMOVED
         for number, former in enumerate(old.sources)
     }
     devices = {}
     for device_id, device in snapshot.devices.items():
         nodes = tuple(
-            replace(node, source=numbers.get(node.source, SOURCE_REMOVED)) for node in device.nodes
+            replace(node, source=numbers.get(node.source, absence.SOURCE_REMOVED))
+            for node in device.nodes
         )
         devices[device_id] = replace(device, nodes=nodes, is_rendered=False)
     return replace(snapshot, devices=devices)
-
-
-# ── devices that cannot be offered beside each other ──
-
-TakenNames = dict[int, tuple[int, str]]
-"""The names and container paths that devices have, with their values, as hashes, and the device."""
-
-
-def _turn(former: HostDevice | None) -> int:
-    """Return the turn to get names: who was healthy keeps them; new devices come last."""
-    return 2 if former is None else int(former.verdict is not None)
-
-
-def find_clash(taken: TakenNames, device_id: str, allocation: Allocation) -> str | None:
-    """Add the names that a device has by the clashing rules; return why it cannot be offered.
-
-    A constant name or path is the author's word that a container gets one device.
-    """
-    named = [
-        *(("env", *pair) for pair in allocation.envs.items()),
-        *(("annotation", *pair) for pair in allocation.annotations.items()),
-        *(("container path", spec.container_path, spec.host_path) for spec in allocation.specs),
-    ]
-    problem = None
-    for kind, name, value in named:
-        value_hash = hash(value)
-        former_hash, user = taken.setdefault(hash((kind, name)), (value_hash, device_id))
-        if former_hash != value_hash:
-            problem = f"{kind} {name} is used by device {user} too"
-    return problem

@@ -15,11 +15,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.backends import sockets
 from devhost.fake_kubelet.state import UNHEALTHY, AdmissionError, Ids, Ledger, shuffled
-from devhost.model.names import resource_name_problem
 
 _T = TypeVar("_T")
 
-_VERSION: Final = "v1beta1"
 _DIAL_S: Final = 10.0
 _PRE_START_S: Final = 30.0
 _LOG: Final = logging.getLogger(__name__)
@@ -46,13 +44,10 @@ class PluginEndpoint:
 
 
 class Plugins:
-    """The plugins that are registered: their lists, kept in a ledger, and calls to them.
+    """The plugins that are registered: their lists, kept in a ledger, and calls to them."""
 
-    `notify` is called after each list, registration and disconnection.
-    """
-
-    def __init__(self, directory: Path, ledger: Ledger, notify: Callable[[], None]) -> None:
-        self._directory, self._ledger, self._notify = directory, ledger, notify
+    def __init__(self, directory: Path, ledger: Ledger) -> None:
+        self._directory, self._ledger = directory, ledger
         self._streams: set[asyncio.Task[None]] = set()
         self.connected: dict[tuple[str, Path], PluginEndpoint] = {}
         self._primary: dict[str, PluginEndpoint] = {}  # gets the calls of its resource
@@ -73,7 +68,7 @@ class Plugins:
         task = asyncio.create_task(self._watch(endpoint), name=f"kubelet: watch {resource}")
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
-        self._notify()
+        self._ledger.notify()
 
     async def _watch(self, endpoint: PluginEndpoint) -> None:
         resource = endpoint.resource
@@ -81,7 +76,7 @@ class Plugins:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
                 healths = {device.ID: device.health for device in message.devices}
                 self._ledger.tables[resource] = healths
-                self._notify()
+                self._ledger.notify()
         except grpc.aio.AioRpcError as error:
             _LOG.debug("ListAndWatch of %s ended: %s", resource, _in_go(error))
         except asyncio.CancelledError:
@@ -96,7 +91,7 @@ class Plugins:
             devices = self._ledger.tables.get(resource, ())
             self._ledger.tables[resource] = dict.fromkeys(devices, UNHEALTHY)
         await endpoint.channel.close()
-        self._notify()
+        self._ledger.notify()
 
     async def close(self) -> None:
         """End all connections, as when the kubelet dies."""
@@ -108,7 +103,7 @@ class Plugins:
         self._ledger.tables = {resource: {} for resource in self._ledger.tables}
         for endpoint in connected.values():
             await endpoint.channel.close()
-        self._notify()
+        self._ledger.notify()
 
     def options(self, resource: str) -> pb2.DevicePluginOptions:
         """Return a resource's options; after a restart of the kubelet they are unknown."""
@@ -153,13 +148,6 @@ class Plugins:
 
 def _open_endpoint(request: pb2.RegisterRequest, directory: Path) -> PluginEndpoint:
     """Open a connection to the plugin that registers (plugin/v1beta1/server.go, Register)."""
-    if request.version != _VERSION:
-        raise RefusedError(
-            f'requested API version "{request.version}" is not supported by kubelet. '
-            f'Supported version is ["{_VERSION}"]'
-        )
-    if resource_name_problem(request.resource_name) is not None:
-        raise RefusedError(f'the ResourceName "{request.resource_name}" is invalid')
     # As Go joins paths: an absolute endpoint is below the directory too, ".." leaves it.
     socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
     channel = sockets.open_channel(socket)

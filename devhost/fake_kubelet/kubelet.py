@@ -3,29 +3,26 @@
 As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``, for
 pods without init containers. The tests run the same scenarios against the real device manager.
 """
-# ruff: noqa: ARG002, N802 (names and arguments of calls of gRPC)
+# ruff: noqa: N802 (names of calls of gRPC)
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
 import grpc
 
-from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.podresources.v1 import podresources_pb2_grpc as lister_grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.fake_kubelet import state
 from devhost.fake_kubelet.connections import Plugins, RefusedError, remove_sockets, serve
+from devhost.fake_kubelet.pod_resources import PodResourcesLister
 from devhost.fake_kubelet.state import AdmissionError, Answer
 
 __all__ = ["AdmissionError", "Answer", "SimulatedKubelet"]
 
 _Context = grpc.aio.ServicerContext[pb2.RegisterRequest, pb2.Empty]
-
-_NAMESPACE: Final = "default"
 
 
 class SimulatedKubelet(pb2_grpc.RegistrationServicer):
@@ -35,7 +32,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
         pod_resources: The socket of the pod-resources API, which lists what the pods hold; by
             default in the plugin directory.
-        changed: Set, and replaced, after each list, registration and disconnection.
+        ledger: What the plugins have listed, and what pods hold.
         registrations: The resource name of every Register call, in order, refused ones included.
         panics: What would have crashed a real kubelet.
     """
@@ -43,13 +40,12 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     def __init__(self, plugin_dir: Path, pod_resources: Path | None = None) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources or plugin_dir / "pod-resources.sock"
-        self.changed = asyncio.Event()
         self.registrations: list[str] = []
         self.panics: list[str] = []
         self._socket = plugin_dir.absolute() / "kubelet.sock"
         self._servers: list[grpc.aio.Server] = []
-        self._ledger = state.Ledger()
-        self._plugins = Plugins(self._socket.parent, self._ledger, self.notify)
+        self.ledger = state.Ledger()
+        self._plugins = Plugins(self._socket.parent, self.ledger)
         self._admission = asyncio.Lock()
 
     async def start(self, *, knows_pods: bool = True) -> None:
@@ -60,7 +56,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """
         if self._servers:
             raise RuntimeError("the kubelet is already running")
-        self._ledger.knows_pods = knows_pods
+        self.ledger.knows_pods = knows_pods
         remove_sockets(self._socket.parent)
         try:
             registrations = grpc.aio.server()
@@ -71,7 +67,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             self.pod_resources.unlink(missing_ok=True)
             lister = grpc.aio.server()
             lister_grpc.add_PodResourcesListerServicer_to_server(
-                PodResourcesLister(self._ledger),  # type: ignore[abstract]  # without Get
+                PodResourcesLister(self.ledger),  # type: ignore[abstract]  # without Get
                 lister,
             )
             await serve(lister, self.pod_resources.absolute())
@@ -104,14 +100,14 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable)."""
-        ledger = self._ledger
+        ledger = self.ledger
         return {
             name: (len(table), len(ledger.healthy(name))) for name, table in ledger.tables.items()
         }
 
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""
-        return dict(self._ledger.tables.get(resource, {}))
+        return dict(self.ledger.tables.get(resource, {}))
 
     def options(self, resource: str) -> pb2.DevicePluginOptions:
         """Return the options of a resource, also after its plugin has gone."""
@@ -129,15 +125,10 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         try:
             async with asyncio.timeout(timeout):
                 while (await self.capacity()).get(resource) != wanted:
-                    await self.changed.wait()
+                    await self.ledger.changed.wait()
         except TimeoutError:
             seen = (await self.capacity()).get(resource)
             raise AssertionError(f"{resource}: wanted {wanted}, last seen {seen}") from None
-
-    def notify(self) -> None:
-        """Wake those who wait for a change."""
-        self.changed.set()
-        self.changed = asyncio.Event()
 
     async def Register(self, request: pb2.RegisterRequest, context: _Context) -> pb2.Empty:
         """Answer a plugin's registration; ``kubelet.sock`` leads here."""
@@ -157,11 +148,11 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         returned. An `AdmissionError` is a refusal; the pod holds nothing then.
         """
         with contextlib.ExitStack() as undo:
-            undo.callback(self._ledger.pods.pop, pod, None)
+            undo.callback(self.ledger.pods.pop, pod, None)
             try:
                 async with self._admission:  # one pod at a time, as in the kubelet's main loop
                     # A known pod keeps what it holds.
-                    active = self._ledger.pods.setdefault(pod, {})
+                    active = self.ledger.pods.setdefault(pod, {})
                     active |= {name: {} for name in containers if name not in active}
                     for name, requests in containers.items():
                         await self._allocate(pod, name, requests)
@@ -175,9 +166,9 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def _allocate(self, pod: str, name: str, requests: Mapping[str, int]) -> None:
         for resource in state.shuffled(requests):
             count = requests[resource]
-            if not self._ledger.needs(pod, name, resource, count):
+            if not self.ledger.needs(pod, name, resource, count):
                 continue
-            free = self._ledger.free(resource, count)
+            free = self.ledger.free(resource, count)
             preferred = await self._plugins.prefer(resource, free, count)
             ids = state.choose(free, preferred, count)
             response = await self._plugins.allocate(resource, ids)
@@ -186,21 +177,21 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
                 text = f"{resource}: {', '.join(sorted(gone))} left the list in Allocate"
                 self.panics.append(text)
                 raise RuntimeError(f"kubelet panic: {text}")
-            self._ledger.pods[pod][name][resource] = state.HeldDevices(ids, response)
+            self.ledger.pods[pod][name][resource] = state.HeldDevices(ids, response)
 
     async def start_container(self, pod: str, container: str) -> Answer:
         """Start a container of an admitted pod, again or for the first time.
 
         After an `AdmissionError` the pod keeps its devices.
         """
-        holds = self._ledger.pods[pod][container]
+        holds = self.ledger.pods[pod][container]
         for resource, held in tuple(holds.items()):
             await self._plugins.pre_start(resource, held.ids)
         return state.answer(holds)
 
     async def free(self, pod: str) -> None:
         """End a pod: its devices are free again."""
-        del self._ledger.pods[pod]
+        del self.ledger.pods[pod]
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return container, resource and ID to health; what is not listed counts as healthy."""
@@ -211,49 +202,5 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
                 }
                 for resource, held in holds.items()
             }
-            for container, holds in self._ledger.pods[pod].items()
+            for container, holds in self.ledger.pods[pod].items()
         }
-
-
-class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
-    """The pod-resources API: which pod holds which device, in an order that changes.
-
-    As pkg/kubelet/apis/podresources/server_v1.go and pkg/kubelet/cm/container_manager.go, without
-    Get, NUMA nodes and the limit of 100 requests a second.
-    """
-
-    def __init__(self, ledger: state.Ledger) -> None:
-        self._ledger = ledger
-
-    async def List(
-        self, request: pods.ListPodResourcesRequest, context: Any
-    ) -> pods.ListPodResourcesResponse:
-        """Return what the containers of all active pods hold, devhost's own pod among them."""
-        if not self._ledger.knows_pods:
-            return pods.ListPodResourcesResponse()
-        active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
-        own = pods.PodResources(name="devhost", namespace="devhost")
-        return pods.ListPodResourcesResponse(pod_resources=[own, *active])
-
-    async def GetAllocatableResources(
-        self, request: pods.AllocatableResourcesRequest, context: Any
-    ) -> pods.AllocatableResourcesResponse:
-        """Return all healthy devices, free or not."""
-        response = pods.AllocatableResourcesResponse()
-        for resource in self._ledger.tables:
-            response.devices.extend(_entries(resource, self._ledger.healthy(resource)))
-        return response
-
-    def _pod(self, name: str) -> pods.PodResources:
-        pod = pods.PodResources(name=name, namespace=_NAMESPACE)
-        for container, held in self._ledger.pods[name].items():
-            devices = pod.containers.add(name=container).devices
-            for resource in state.shuffled(held):
-                devices.extend(_entries(resource, held[resource].ids))
-        return pod
-
-
-def _entries(resource: str, ids: Iterable[str]) -> Iterator[pods.ContainerDevices]:
-    """Yield one entry for each device."""
-    for device in state.shuffled(ids):
-        yield pods.ContainerDevices(resource_name=resource, device_ids=[device])

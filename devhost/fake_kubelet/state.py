@@ -1,8 +1,9 @@
-"""The state of the stand-in kubelet: devices and pods, and what their containers receive; pure.
+"""The state of the stand-in kubelet: devices and pods, and what their containers receive.
 
 Modelled on k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager (manager.go, pod_devices.go).
 """
 
+import asyncio
 import functools
 import random
 from collections.abc import Iterable
@@ -40,11 +41,21 @@ Container = dict[str, HeldDevices]
 
 @dataclass(slots=True)
 class Ledger:
-    """The health of each resource's devices, and which container of which pod holds what."""
+    """The health of each resource's devices, and which container of which pod holds what.
+
+    Attributes:
+        changed: Set, and replaced, after each list, registration and disconnection.
+    """
 
     knows_pods: bool = True
     tables: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: dict[str, dict[str, Container]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def notify(self) -> None:
+        """Wake those who wait for a change."""
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def healthy(self, resource: str) -> Ids:
         """Return the devices that can be given to containers."""
@@ -54,11 +65,6 @@ class Ledger:
     def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
         """Whether a container has yet to be given devices of a resource."""
         held = self.pods[pod][container].get(resource)
-        if held and len(held.ids) != count:
-            raise AdmissionError(
-                f'pod "{pod}" container "{container}" changed request for resource '
-                f'"{resource}" from {len(held.ids)} to {count}'
-            )
         if resource not in self.tables:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
         healthy = self.healthy(resource)

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from devhost.errors import DevhostError
 from devhost.library.plugin import Device, DevicePlugin
@@ -13,10 +13,12 @@ from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, Skipped
 from devhost.model.values import NUMA_NODE_MAX, SHARES_MAX, permissions_problem
 
+_T = TypeVar("_T")
+
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
 
-Devices = tuple[list[Device], list[Skipped]]
+Devices = tuple[Sequence[Device], Sequence[Skipped]]
 """The devices that can be offered, and the items of the result of ``devices`` that cannot be."""
 
 
@@ -38,31 +40,26 @@ class PluginMethods:
         if self.refresh_due:
             self.refresh_due = False
             with contextlib.suppress(CallError):  # logged
-                self.call("refresh")
-        devices: Devices = self.call("devices", check=_split_devices)
-        return devices
+                self.call("refresh", self._plugin.refresh)
+        return self.call("devices", lambda: _split_devices(self._plugin.devices()))
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives; ``None``: what the options declare."""
-        answer: Allocation | None = self.call("allocate", devices, check=_check_allocation)
-        return answer
+        return self.call("allocate", lambda: _check_allocation(self._plugin.allocate(devices)))
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...] | None:
         """Return which IDs a container should get; ``None``: by the option ``prefer``."""
         arguments = tuple(available), tuple(must_include), size
-        choice: tuple[str, ...] | None = self.call(
-            "preferred", *arguments, check=lambda ids: _check_choice(ids, available, size)
+        return self.call(
+            "preferred", lambda: _check_choice(self._plugin.preferred(*arguments), available, size)
         )
-        return choice
 
-    def call(
-        self, method: str, *arguments: Any, check: Callable[[Any], Any] = lambda _: None
-    ) -> Any:
-        """Return the result of a method of the plugin, as `check` makes it."""
+    def call(self, method: str, work: Callable[[], _T]) -> _T:
+        """Return the result of work that calls a method of the plugin."""
         try:
-            result = check(getattr(self._plugin, method)(*arguments))
+            result = work()
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
             returned = isinstance(error, CallError)
             text = f"{method}() {error if returned else f'raised {_describe(error)}'}"

@@ -31,7 +31,7 @@ class Options(TypedDict, total=False):
     """The options of a resource but ``sources``: in snake case, with the same values as in YAML.
 
     A function as ``allocate`` or ``pre_start`` stands for the method of that name; ``interval`` has
-    the seconds between calls of ``devices``, 0.1 to 30.
+    the seconds between calls of ``devices``, 0.1 to 30 (default).
     """
 
     interval: float
@@ -94,11 +94,8 @@ class DevicePlugin:
     """
 
     def __init__(self, name: str, **options: Unpack[Options]) -> None:
-        """Declare the resource, such as ``example.com/disk``.
+        """Declare the resource, such as ``example.com/disk``, with `Options`.
 
-        The options are those of a resource in YAML but ``sources``, in snake case, such as
-        ``max_per_container=1``. A function as ``allocate`` or ``pre_start`` is called in place of
-        that method; ``interval`` has 0.1 to 30 (default) seconds between calls of ``devices``.
         Raises `TypeError` for an unknown option, `ValueError` for an invalid name or value.
         """
         values = dict(options)

@@ -70,10 +70,7 @@ def serve(
 
 
 def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
-    @click.command(
-        help=_HELP,
-        epilog=cli.SERVE_EPILOG,
-    )
+    @click.command(cls=cli.ServeCommand, help=_HELP)
     @click.argument("config", required=False, envvar="DEVHOST_CONFIG", metavar="[CONFIG]")
     @click.option(
         "--try", "tried", is_flag=True, help="Serve an embedded stand-in kubelet, without a node."

@@ -41,12 +41,11 @@ class DeclaredNode(Node):
         return self.device_keys
 
 
+@dataclass(eq=False)
 class CodeListing(Listing):
     """The devices that a plugin returned."""
 
-    def __init__(self, returned: Devices) -> None:
-        super().__init__()
-        self.devices, self.skipped = returned
+    returned: Devices = ((), ())
 
 
 class CodeSource(NodeSource, Location):
@@ -61,9 +60,9 @@ class CodeSource(NodeSource, Location):
     def list(self, _files: HostFiles, _tally: Tally) -> Listing:
         """Call ``devices`` of the plugin."""
         try:
-            return CodeListing(self._methods.devices())
+            return CodeListing(returned=self._methods.devices())
         except CallError as error:
-            return Listing(failure=str(error))
+            return CodeListing(failure=str(error))
 
     def find(
         self, listings: Listings, _previous: Mapping[str, Node]
@@ -71,9 +70,10 @@ class CodeSource(NodeSource, Location):
         """Yield the nodes of each device, as they are on the host."""
         listing = listings[self]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
-        yield from listing.skipped
+        devices, skipped = listing.returned
+        yield from skipped
         ids, owners = set[str](), dict[str, str]()  # the device of each `Node.file_key`
-        for device in listing.devices:
+        for device in devices:
             nodes = self._nodes(device)
             taken = next((node for node in nodes if node.file_key in owners), None)
             if device.id in ids:
@@ -111,6 +111,7 @@ class CodeScanner(Scanner):
     """A scanner that gets the devices from a plugin."""
 
     methods: PluginMethods = field(kw_only=True)
+    reuses_devices = False  # the plugin's device may say something else, and is handed back to it
 
     @property
     def pre_start_required(self) -> bool:
@@ -122,11 +123,6 @@ class CodeScanner(Scanner):
         """The code, in the place of the source that is declared."""
         source = CodeSource(self.methods, self.files)
         return (CompiledSource(0, self.resource.sources[0], source),)
-
-    @property
-    def reuses_devices(self) -> bool:
-        """The plugin's device may say something else, and is handed back to it."""
-        return False
 
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
@@ -242,9 +238,7 @@ class ServedPlugin:
         chosen = [by_id[device_id] for device_id in names.natural(by_id)]
         name = self.resource.name
         try:
-            await self._calls.run(
-                lambda: self._methods.call("pre_start", chosen), patience=round(within, 1)
-            )
+            await self._call("pre_start", lambda: self._plugin.pre_start(chosen), round(within, 1))
         except NoAnswerError as error:
             raise PreStartError(f"{name}: pre_start(): {error}") from None
         except CallError as error:
@@ -256,7 +250,10 @@ class ServedPlugin:
             return
         self._rescan = None
         with contextlib.suppress(CallError, NoAnswerError):  # what it raises is logged
-            await self._calls.run(lambda: self._methods.call("destroy"), patience=DESTROY_S)
+            await self._call("destroy", self._plugin.destroy, DESTROY_S)
+
+    async def _call(self, method: str, work: Callable[[], None], patience: float) -> None:
+        await self._calls.run(lambda: self._methods.call(method, work), patience=patience)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:

@@ -24,8 +24,6 @@ from devhost.node.node import Host, Settings
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
-_PREFIX: Final = "devhost-"
-_SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)
 
 
 class Served:
@@ -104,10 +102,7 @@ async def serving(
 def short_directory() -> Iterator[Path]:
     """Create a temporary directory for a plugin directory, and remove it at the end.
 
-    A socket's path is at most 107 bytes, so pytest's ``tmp_path`` is often too long.
+    A socket's path is at most 107 bytes, so pytest's ``tmp_path`` or ``TMPDIR`` may be too long.
     """
-    usual = Path(tempfile.gettempdir())
-    likely = usual / f"{_PREFIX}12345678" / "plugins"
-    parent = _SHORTEST if path_length_problem(likely) else usual
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
+    with tempfile.TemporaryDirectory(prefix="devhost-", dir="/tmp") as directory:
         yield Path(directory)

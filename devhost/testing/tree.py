@@ -66,7 +66,9 @@ class HostTree:
 
     def link(self, path: str, target: str) -> None:
         """Create a symbolic link; its target is relative or a host path."""
-        self._new(path).symlink_to(target)
+        local = self.at(path)
+        _make(local.parent)
+        local.symlink_to(target)
 
     def relative_link(self, path: str, target: str) -> None:
         """Create a symbolic link to a host path as udev and the kernel make them: relative."""
@@ -121,7 +123,8 @@ class HostTree:
         values = {"vendor": vendor, "device": device, "uevent": f"PCI_ID={ids.upper()}"}
         above = below or f"/sys/devices/pci{address[:7]}"
         path = self.device(f"{above}/{address}", "bus/pci", **values | files)
-        return self._nodes(path, nodes)
+        _add_nodes(self, path, nodes)
+        return path
 
     def usb(
         self, name: str, ids: str, /, below: str = "", nodes: Iterable[str] = (), **files: str
@@ -146,20 +149,12 @@ class HostTree:
         path = self.device(f"{above}/{name}", "bus/usb", node, driver="usb", **values | files)
         if driver:
             codes = {"bInterfaceNumber": "00", "bInterfaceClass": "ff", "driver": driver}
-            self._nodes(self.device(f"{path}/{name}:1.0", "bus/usb", **codes), nodes)
-        return path
-
-    def _nodes(self, path: str, nodes: Iterable[str]) -> str:
-        for node in nodes:
-            subsystem, _, file = node.partition("/")
-            numbered = self.at("/sys/dev").glob("*/240:*")
-            last = max((int(link.name.partition(":")[2]) for link in numbered), default=-1)
-            place = f"{path}/{subsystem}/{file.rpartition('/')[2]}"
-            self.device(place, f"class/{subsystem}", file, dev=f"240:{last + 1}")
+            _add_nodes(self, self.device(f"{path}/{name}:1.0", "bus/usb", **codes), nodes)
         return path
 
     def _node(self, path: str, kind: str, number: int, mode: int) -> None:
-        local = self._new(path)
+        local = self.at(path)
+        _make(local.parent)
         try:
             os.mknod(local, _KINDS[kind] | 0o600, number)
         except PermissionError:  # as root, outside of user namespaces
@@ -177,10 +172,15 @@ class HostTree:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return local
 
-    def _new(self, path: str) -> Path:
-        local = self.at(path)
-        _make(local.parent)
-        return local
+
+def _add_nodes(tree: HostTree, path: str, nodes: Iterable[str]) -> None:
+    """Create devices of the kernel with nodes below another one."""
+    for node in nodes:
+        subsystem, _, file = node.partition("/")
+        numbered = tree.at("/sys/dev").glob("*/240:*")
+        last = max((int(link.name.partition(":")[2]) for link in numbered), default=-1)
+        place = f"{path}/{subsystem}/{file.rpartition('/')[2]}"
+        tree.device(place, f"class/{subsystem}", file, dev=f"240:{last + 1}")
 
 
 def _make(directory: Path) -> None:

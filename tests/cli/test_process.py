@@ -99,17 +99,6 @@ def test_yaml_of_several_slices_has_no_aliases(config: Path) -> None:
     assert "&id" not in printed
 
 
-def test_try_once_shows_what_dra_publishes(config: Path) -> None:
-    write(config, tokens(token=2).replace(" sources", " backend: dra, sources"))
-    done = process("try", "--once", config, "--dra-driver", "other", "--node-name", "here")
-    (shown,) = json.loads(done.stdout)["resources"]
-    assert (shown["registered"], shown["backend"]) == (True, "dra")
-    assert shown["dra"]["pool"] == "here/example.com/token"
-    (content,) = shown["dra"]["slices"]
-    assert content["spec"]["driver"] == "other"
-    assert [device["name"] for device in content["spec"]["devices"]] == ["0", "1"]
-
-
 async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
     write(config, tokens(token=3).replace(" sources", " nodeNames: [other], sources"))
     running = await asyncio.create_subprocess_exec(

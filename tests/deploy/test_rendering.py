@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 import yaml
-from click import Option
+from click import Command, Option
 
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
@@ -50,9 +50,8 @@ def test_older_helm_renders_the_same(helm: Helm, older_helm: Helm, values: str) 
 @pytest.mark.parametrize("values", SETS)
 def test_flags_and_variables_are_those_of_devhost(helm: Helm, values: str) -> None:
     rendered = helm.render(SETS[values])
-    owners = [(owner, command) for owner in rendered.of("DaemonSet")]
-    owners += [(owner, validate_command) for owner in rendered.of("Job")]
-    for owner, of in owners:
+    kinds: dict[str, Command] = {"DaemonSet": command, "Job": validate_command}
+    for owner, of in [(owner, kinds[kind]) for kind in kinds for owner in rendered.of(kind)]:
         (container,) = owner["spec"]["template"]["spec"]["containers"]
         flags = [word for word in container["args"] if word.startswith("--")]
         words = [word for word in container["args"] if not word.startswith("--")]

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, SHARED, TOKEN, TOKENS
 from tests.dra.world import World, eventually
 from tests.support.api_server import StatusError
+from tests.support.dra_kubelet import CLAIMS
 
 
 @contextlib.asynccontextmanager

@@ -18,13 +18,12 @@ from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
-from devhost.fake_kubelet.api_objects import ApiObject, StandInApi
-from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually, failing
-from tests.support.api_server import StatusError
+from tests.support.api_server import ApiObject, StatusError
+from tests.support.dra_kubelet import CLAIMS, node
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -256,7 +255,7 @@ async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.M
 
 async def test_publishing_ends_though_the_api_server_fails_just_then(tmp_path: Path) -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
-    slices = _EndsSlowly(StandInApi(), "devhost", NODE)
+    slices = _EndsSlowly(ApiClient("http://127.0.0.1:1"), "devhost", NODE)
     writer = SliceWriter(slices, ResourceLocks(tmp_path), lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_followed.wait()

@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
-from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
 from tests.dra.world import World, eventually
 from tests.support import dra_build
+from tests.support.dra_kubelet import CLAIMS
 from tests.support.realkubelet import UNSET
 
 X, Y = "example.com/x", "example.com/y"

@@ -13,9 +13,9 @@ import pytest
 from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.slices import NodeSlices, SliceWriter
 from devhost.backends.resource_lock import ResourceLocks
-from devhost.fake_kubelet.api_objects import ApiObject
-from devhost.fake_kubelet.dra_kubelet import node
 from tests.dra.world import NODE, NODE_PATH
+from tests.support.api_server import ApiObject
+from tests.support.dra_kubelet import node
 
 POOL = "node-1/example.com/token"
 

@@ -11,11 +11,11 @@ import pytest
 from devhost.backends import backend
 from devhost.backends.dra import claim_upkeep
 from devhost.backends.dra.prepared_claims import PreparedClaims
-from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import NODE_PATH, World, eventually
+from tests.support.dra_kubelet import CLAIMS, node
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
 BY_PLUGIN: Final = "held by default/q1 by the device plugin"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from devhost.custody.state_dir import directory_lock
-from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
@@ -16,6 +15,7 @@ from devhost.node.claim_files import ClaimFiles
 from devhost.node.node import Host
 from tests.dra.test_dra_host import TOKEN, TOKENS
 from tests.dra.world import World, eventually
+from tests.support.dra_kubelet import CLAIMS
 
 X, Y = "example.com/x", "example.com/y"
 

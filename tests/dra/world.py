@@ -21,13 +21,12 @@ from devhost.backends.dra.publication import PoolOffer
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
-from devhost.fake_kubelet.api_objects import ApiObject
-from devhost.fake_kubelet.dra_kubelet import CLAIMS, DraKubelet, claim, node
 from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
-from tests.support.api_server import StandInApiServer, StatusError
+from tests.support.api_server import ApiObject, StandInApiServer, StatusError
+from tests.support.dra_kubelet import CLAIMS, DraKubelet, claim, node
 
 _PATIENCE_S: Final = 15.0
 NODE: Final = "node-1"

@@ -45,7 +45,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
     await daemon.start(tokens(**many))
     await daemon.logged("", state="BackingOff")
     while not await standin.capacity():  # the others have to give up first
-        await standin.changed.wait()
+        await standin.ledger.changed.wait()
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
     await at_rest(standin, daemon, {f"example.com/{name}": numbers(1) for name in many})
     assert await daemon.stop() == 0

@@ -216,7 +216,7 @@ async def test_cdi_spec_has_another_number_before_the_device_is_healthy(
         write(self, name, content)
 
     monkeypatch.setattr(CdiFiles, "write", slow)
-    monkeypatch.setattr("devhost.devices.identify.SWAP_S", 0.0)
+    monkeypatch.setattr("devhost.devices.absence.SWAP_S", 0.0)
     path.unlink()
     await started.wait(PORT, 1, 0)
     bench.plug("a", 2)

@@ -112,7 +112,7 @@ async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
             await endpoint.channel.close()
         async with asyncio.timeout(60):
             while len(standin.registrations) == 1:
-                await standin.changed.wait()
+                await standin.ledger.changed.wait()
 
 
 async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(

@@ -40,21 +40,6 @@ async def test_plugin_registered_has_its_devices_counted(node: Node) -> None:
     assert await node.kubelet.capacity() == {COLA: (4, 2), TEA: (0, 0)}
 
 
-async def test_registration_of_another_version_is_refused(node: Node) -> None:
-    code, text = await refused(node.kubelet, "p.sock", version="v1alpha1")
-    assert code is UNKNOWN
-    assert text == (
-        'requested API version "v1alpha1" is not supported by kubelet. '
-        'Supported version is ["v1beta1"]'
-    )
-
-
-@pytest.mark.parametrize("name", ["cola", "kubernetes.io/cola", "Example.com/cola", "a/b/c"])
-async def test_registration_of_an_invalid_name_is_refused(node: Node, name: str) -> None:
-    expected = (UNKNOWN, f'the ResourceName "{name}" is invalid')
-    assert await refused(node.kubelet, "p.sock", name) == expected
-
-
 async def test_registration_of_a_missing_socket_is_tried_until_the_deadline(node: Node) -> None:
     code, _ = await refused(node.kubelet, "none.sock", deadline=0.2)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -75,16 +60,6 @@ async def test_registration_without_options_is_refused(node: Node) -> None:
         UNKNOWN,
         "failed to get device plugin options: rpc error: code = Unimplemented desc = no such thing",
     )
-
-
-async def test_registration_in_a_subdirectory_survives_a_restart(node: Node) -> None:
-    (node.kubelet.plugin_dir / "sub").mkdir()
-    await node.plugin(*healthy("a"), endpoint="sub/p.sock")
-    await register(node.kubelet, "sub/p.sock")
-    await node.kubelet.wait(COLA, 1, 1)
-    await node.kubelet.restart()
-    await register(node.kubelet, "sub/p.sock")
-    await node.kubelet.wait(COLA, 1, 1)
 
 
 # ── lists ──

@@ -33,7 +33,7 @@ async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> No
 
     async def look() -> None:
         while True:
-            await kubelet.changed.wait()
+            await kubelet.ledger.changed.wait()
             seen.append(kubelet.devices(COLA))
 
     looking = asyncio.create_task(look())
@@ -90,9 +90,6 @@ async def test_socket_late_is_found_and_missing_is_an_error(
     code, text = await refused(kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")
-
-
-# ── calls that are cut off ──
 
 
 # ── start and stop ──

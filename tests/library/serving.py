@@ -1,22 +1,18 @@
 """A host in this process that serves plugins in code."""
 
-import asyncio
-import contextlib
 from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.config.loader import loads
-from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
 from devhost.node.config_file import ConfigFile
-from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
 from tests.support.daemon import until
 from tests.support.devices import reasons, skip_reasons
+from tests.support.hosting import Hosting
 
 
 class Serving:
@@ -24,36 +20,28 @@ class Serving:
 
     def __init__(self, directory: Path) -> None:
         self.config = directory / "config.yaml"
-        self._plugins, self._pod_resources = directory / "plugins", directory / "pr.sock"
-        self._host: Host | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._hosting = Hosting(directory)
 
     def start(
         self, *plugins: DevicePlugin, config: str | None = None, root: Path = Path("/")
     ) -> None:
         policy = Policy(enforced=True)
-        files = HostFiles(str(root))
-        settings = Settings("node-1", files, policy=policy, settle_s=0.0)
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)
             first = loads(config, policy=policy).require()
             source = ConfigFile(str(self.config), policy)
             source.load_first()
-        backend = DevicePluginBackend(self._plugins, self._pod_resources, 0.3)
-        self._host = Host(first, settings, backend, source, served(plugins))
-        self._task = asyncio.create_task(self._host.run())
+        code = served(plugins)
+        self._hosting.run(first, policy=policy, root=root, source=source, plugins=code)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            task, self._task = self._task, None
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._hosting.close()
 
     def runner(self, name: str) -> ServedResource:
-        assert self._host is not None
-        return next(runner for runner in self._host.resources if runner.name == name)
+        runner = self._hosting.served(name)
+        assert runner is not None
+        return runner
 
     def snapshot(self, name: str) -> Snapshot:
         return self.runner(name).devices.offered

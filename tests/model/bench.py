@@ -22,7 +22,8 @@ from devhost.backends.deviceplugin.device_list import AdvertisedDevice, ListStre
 from devhost.backends.deviceplugin.registration import DevicePluginBackend, Registration
 from devhost.config.loader import loads
 from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
-from devhost.fake_kubelet.kubelet import PodResourcesLister, SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.pod_resources import PodResourcesLister
 from devhost.fake_kubelet.state import Ledger
 from devhost.model.resource_state import State
 from devhost.node.config_file import ConfigFile, LastGoodConfig
@@ -164,7 +165,7 @@ class HeardKubelet(SimulatedKubelet):
 
     def __init__(self, plugin_dir: Path, pod_resources: Path, listener: Listener) -> None:
         super().__init__(plugin_dir, pod_resources)
-        self._plugins = HeardPlugins(self._socket.parent, self._ledger, self.notify)
+        self._plugins = HeardPlugins(self._socket.parent, self.ledger)
         self._plugins.listener = listener
 
     def streams(self) -> list[str]:

@@ -62,15 +62,15 @@ def wrong() -> Json:
 
 
 def whole(resources: list[Json]) -> Json:
-    troubles: list[str] = []
     for entry in resources:
-        name, reason = entry["name"], entry["reason"]
+        troubles, reason = entry["troubles"], entry["reason"]
         if reason and entry["state"] != "Draining":
-            troubles.append(f"{name}: {entry['state']}: {reason}")
+            troubles.append(f"{entry['state']}: {reason}")
         if bad := entry["unhealthy"]:
-            troubles.append(f"{name}: {bad} of {len(entry['devices'])} devices unhealthy")
+            troubles.append(f"{bad} of {len(entry['devices'])} devices unhealthy")
         if lost := entry["missing"]:
-            troubles.append(f"{name}: {lost} of {entry['expected']} devices missing")
+            troubles.append(f"{lost} of {entry['expected']} devices missing")
+    troubles = [f"{entry['name']}: {text}" for entry in resources for text in entry["troubles"]]
     status = example() | {"resources": resources, "troubles": troubles}
     status["config"] |= {"problems": [], "failures": 0}
     return status
@@ -97,6 +97,7 @@ def resource(number: int, count: int) -> Json:
         "name": name, "capacity": count, "allocatable": count, "error": None, "warnings": [],
         "devices": devices, "skipped": [], "state": "Registered", "reason": None, "since": _SINCE,
         "registered": True, "streams": 1, "expected": count, "missing": 0, "unhealthy": 0,
+        "troubles": [],
         "holders": {device_id: [f"default/web-{n}"] for n, device_id in enumerate(ids[: count // 3])},
     }  # fmt: skip
 

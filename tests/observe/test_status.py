@@ -241,7 +241,7 @@ def shape(value: object) -> object:
 async def test_status_shape(daemon: Daemon, started: Kubelet, directory: Path, path: str) -> None:
     (directory / "colas" / "one").touch()
     (directory / "colas" / "two").symlink_to("/nowhere")
-    await daemon.start(colas(directory, ", health: {checks: [readable]}"))
+    await daemon.start(colas(directory, ", minDevices: 2, health: {checks: [readable]}"))
     await started.wait(A, 1, 1)
     port = await (status_port_of if path == "/status" else port_of)(daemon)
     report = await until_status(port, lambda doc: doc["ready"], path)

@@ -217,7 +217,7 @@ async def test_flapping_is_bounded(standin: SimulatedKubelet, daemon: Daemon, pl
     async def count() -> None:
         nonlocal changes
         while True:
-            await standin.changed.wait()
+            await standin.ledger.changed.wait()
             changes += 1
 
     (place / "bad").mkdir()

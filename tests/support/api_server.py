@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
-from devhost.fake_kubelet.api_objects import ApiObject, StandInApi
-
+ApiObject = dict[str, Any]
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -33,12 +32,13 @@ class StatusError(Exception):
         self.code = code
 
 
-class StandInApiServer(StandInApi):
-    """Serves objects on a port of this machine while `running`, as a real one does.
+class StandInApiServer:
+    """Serves a node, ResourceSlices and ResourceClaims on a port of this machine while `running`, as a real one does.
 
     That has versions, field selectors, watches that end, and conflicts.
 
     Attributes:
+        objects: By path, such as ``/api/v1/nodes/node-1``.
         tokens: The headers by which clients have proved who they are.
         lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
@@ -48,7 +48,10 @@ class StandInApiServer(StandInApi):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.objects: dict[str, ApiObject] = {}
+        self._version = 1
+        self._events: list[tuple[int, str, str, ApiObject]] = []  # version, type, path and object
+        self._changed = asyncio.Event()  # another one after each change
         self.tokens: list[str] = []
         self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
@@ -63,6 +66,21 @@ class StandInApiServer(StandInApi):
         assert self._socket is not None
         return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
 
+    def put(self, path: str, content: ApiObject) -> ApiObject:
+        """Set an object, and tell those who watch; return it as it is kept."""
+        metadata = {"name": path.rpartition("/")[2], **content.get("metadata", {})}
+        event = "MODIFIED" if path in self.objects else "ADDED"
+        self.objects[path] = self._tell(event, path, {**content, "metadata": metadata})
+        return self.objects[path]
+
+    def remove(self, path: str) -> ApiObject:
+        """Remove an object, and tell those who watch; return it."""
+        return self._tell("DELETED", path, self.objects.pop(path))
+
+    def listed(self, path: str) -> list[ApiObject]:
+        """Return the objects below a path."""
+        return [content for place, content in self.objects.items() if place.startswith(f"{path}/")]
+
     def break_watches(self) -> None:
         """End all watches with the error of a version that is too old."""
         self._end_watches("ERROR", {"code": 410, "message": "too old"})
@@ -75,6 +93,19 @@ class StandInApiServer(StandInApi):
         self._version += 1  # of the next list
         self._events = [(self._version, event, "", content)]
         self._wake()
+
+    def _tell(self, event: str, path: str, content: ApiObject) -> ApiObject:
+        """Return an object with the version of its change, and wake those who watch."""
+        self._version += 1
+        metadata = {**content["metadata"], "resourceVersion": str(self._version)}
+        content = {**content, "metadata": metadata}
+        self._events.append((self._version, event, path, content))
+        self._wake()
+        return content
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     @contextlib.asynccontextmanager
     async def running(

@@ -28,7 +28,6 @@ from devhost.backends.dra.publication import DraPublication, PoolOffer
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
-from devhost.fake_kubelet import dra_kubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
@@ -37,6 +36,7 @@ from devhost.model.records import RecordedNodes
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.resource import other_holders
+from tests.support import dra_kubelet
 from tests.support.claims import Kubelet, Node, Process, Served
 
 NODE: Final = "node-1"

@@ -62,6 +62,7 @@ class Hosting:
         cdi_dir: Path | None = None,
         policy: Policy | None = None,
         root: str | Path = "/",
+        **code: Any,
     ) -> Host:
         socket = pod_resources or self.pod_resources
         backend = DevicePluginBackend(self.plugins, socket, self.leave_after)
@@ -73,7 +74,7 @@ class Hosting:
             state_dir=state_dir,
             cdi_dir=cdi_dir or self.cdi,
         )
-        host = Host(config, settings, backend)
+        host = Host(config, settings, backend, **code)
         self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
-from devhost.devices.identify import OwnerOf, Owners, ScanContext, identify
+from devhost.devices.context import OwnerOf, Owners, ScanContext
+from devhost.devices.identify import identify
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource

@@ -136,11 +136,10 @@ async def register(
     kubelet: Kubelet,
     endpoint: str,
     resource: str = COLA,
-    version: str = "v1beta1",
     deadline: float = 15.0,
 ) -> None:
     async with open_channel(kubelet.plugin_dir / "kubelet.sock") as channel:
-        request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
+        request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
         await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.devices import scan
+from devhost.devices.places import with_places
 from devhost.model import config, names
 from devhost.model.device import Cause, FileKind, Skipped, Snapshot
 from devhost.sources.selection import Selection
@@ -246,6 +247,7 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     host = Scans(tree.root, "sources: [dev: card.]")
     assert {device.numa_nodes for device in host.scan().devices.values()} == {()}
     left = {name: host.last.devices[name] for name in ("card0", "card1")}
-    placed, mixed = host.scanner.with_places(left, host.last, full=False)
+    scanner = host.scanner
+    placed, mixed = with_places(left, host.last, scanner.resource, scanner.files, full=False)
     assert not mixed
     assert [placed[name].numa_nodes for name in sorted(placed)] == [(0,), (1,)]
