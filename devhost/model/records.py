@@ -141,6 +141,7 @@ class ClaimRecord(StateEntry):
         claim: Its UID.
         driver: Which of the drivers that the claim has devices of.
         boot: The kernel's ID of the boot in which its nodes were looked up.
+        pod: The UID of the pod, of a claim that was made for its requests by resource name.
         state: Whether its devices are only reserved, and the steps still to be run.
         entries: The edits of its CDI file, by name.
     """
@@ -150,6 +151,7 @@ class ClaimRecord(StateEntry):
     namespace: str
     name: str
     boot: str
+    pod: str = ""
     state: Literal["started", "completed"]
     devices: list[ClaimedDevice]
     entries: Mapping[str, Mapping[str, Any]] = {}

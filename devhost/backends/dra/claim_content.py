@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation.cdi import CdiNode, Edits, OwnedEdits
@@ -58,16 +59,47 @@ def scopes(claim: _Json, driver: str) -> list[list[Result]]:
     for config in devices.get("config") or ():
         if (config.get("opaque") or {}).get("driver") == driver:
             raise AllocationError(f"it has parameters for {driver}, which takes none")
-    annotations = claim["metadata"].get("annotations") or {}
-    is_extended = annotations.get(_EXTENDED) == "true"
+    extended = is_extended(claim)
     by_scope: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for entry in devices.get("results") or ():
         if entry["driver"] == driver:
             request = entry["request"].partition("/")[0]  # not that of the alternative in it
             place = entry["pool"], entry["device"], entry.get("shareID")
             result = Result(request, *place, bool(entry.get("adminAccess")))
-            by_scope[result.pool, result.admin, request if is_extended else None].append(result)
+            by_scope[result.pool, result.admin, request if extended else None].append(result)
     return [*by_scope.values()]
+
+
+def is_extended(claim: _Json) -> bool:
+    """Whether a claim was made for the requests of a pod by resource name."""
+    return (claim["metadata"].get("annotations") or {}).get(_EXTENDED) == "true"
+
+
+def pods(claim: _Json) -> list[str]:
+    """Return the UIDs of the pods that may use a claim."""
+    return [str(user["uid"]) for user in (claim.get("status") or {}).get("reservedFor") or ()]
+
+
+def clash(record: ClaimRecord, rival: ClaimRecord) -> str | None:
+    """Return why no pod can have a claim for extended resources and another one, or ``None``.
+
+    Each is numbered from 0, and of two nodes or variables by one name a container gets one.
+    """
+    shared = record.resources & rival.resources
+    if not shared or rival.pod or rival.namespace != record.namespace:
+        return None
+    brought, also = _brought(record), _brought(rival)
+    clashes = [name for name, edit in brought.items() if also.get(name, edit) != edit]
+    text = f"{min(shared)}: claim {rival.shown} of the same pod brings {', '.join(clashes)}, too"
+    return f"{text}: ask for all by claims, or for all by resource name" if clashes else None
+
+
+def _brought(record: ClaimRecord) -> dict[str, object]:
+    """Return what a claim brings into containers, by path or variable there."""
+    edits = [edit for entry in record.entries.values() for edit in chain(*entry.values())]
+    variables = {edit.partition("=")[0]: edit for edit in edits if isinstance(edit, str)}
+    mappings = (edit for edit in edits if not isinstance(edit, str))
+    return variables | {edit.get("containerPath") or edit["path"]: edit for edit in mappings}
 
 
 def claim_kind(driver: str) -> str:

@@ -94,7 +94,8 @@ class DraServicer(pb_grpc.DRAPluginServicer):
 async def _for_each(
     claims: Iterable[pb.Claim], work: Callable[[ClaimName], Awaitable[_Answer]]
 ) -> dict[str, _Answer]:
-    names = [ClaimName(claim.namespace, claim.name, claim.uid) for claim in claims]
+    uids = [claim.uid for claim in claims]
+    names = [ClaimName(claim.namespace, claim.name, claim.uid, uids) for claim in claims]
     answers = await asyncio.gather(*map(work, names))
     return {name.uid: answer for name, answer in zip(names, answers, strict=True)}
 

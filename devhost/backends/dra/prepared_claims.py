@@ -5,13 +5,14 @@ now.
 """
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from urllib.parse import quote
 
 from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.api_client import ApiClient, reading_answer
+from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
 from devhost.backends.dra.recorded_claims import SAVE_S, RecordedClaims, file_name
 from devhost.errors import AllocationError
@@ -27,6 +28,7 @@ class ClaimName(NamedTuple):
     namespace: str
     name: str
     uid: str
+    together: Collection[str] = ()  # the UIDs of those in the same call
 
     @classmethod
     def of(cls, record: ClaimRecord) -> "ClaimName":
@@ -90,7 +92,30 @@ class PreparedClaims:
             else:
                 record = await self._complete(record)
             await self.records.keep(record)
-            return record
+        if record.pod:
+            await self._refuse_clash(record, claim.together)
+        return record
+
+    async def _refuse_clash(self, record: ClaimRecord, together: Collection[str]) -> None:
+        """Raise `AllocationError` where the pod of a record has another claim that clashes.
+
+        Kubelet names together what is not prepared of a pod (k8s.io/kubernetes v1.37.1
+        pkg/kubelet/cm/dra/manager.go, prepareResources).
+        """
+        for uid in together:
+            async with self.records.lock(uid):  # until it is prepared, too
+                pass
+        for rival in self.records:
+            reason = claim_content.clash(record, rival)
+            if reason and (rival.claim in together or await self._may_use(record.pod, rival)):
+                raise AllocationError(reason)
+
+    async def _may_use(self, pod: str, record: ClaimRecord) -> bool:
+        """Whether a pod may use a claim; not where the API server does not say."""
+        with contextlib.suppress(ApiError), reading_answer():
+            content = await self._api.call("GET", ClaimName.of(record).path)
+            return pod in claim_content.pods(content)
+        return False
 
     async def renew(self, record: ClaimRecord) -> None:
         """Write where the devices of a claim are now, if it is still prepared."""
@@ -124,6 +149,7 @@ class PreparedClaims:
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, records.driver)
+            pods = claim_content.pods(content) if claim_content.is_extended(content) else ()
         await self._wait_until_found({result.pool for results in groups for result in results})
         empty = ClaimRecord(
             claim=claim.uid,
@@ -131,6 +157,7 @@ class PreparedClaims:
             namespace=claim.namespace,
             name=claim.name,
             boot=records.table.boot,
+            pod=next(iter(pods), ""),
             state="started",
             devices=[],
         )
