@@ -51,7 +51,7 @@ class Scanner(Declaration):
     def locations(self) -> tuple[Location, ...]:
         """The places of the host that have to be read."""
         return tuple(
-            dict.fromkeys(location for source in self.sources for location in source.locations)
+            dict.fromkeys(place for compiled in self.sources for place in compiled.source.locations)
         )
 
     @functools.cached_property

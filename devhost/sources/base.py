@@ -87,14 +87,14 @@ class Candidate:
         path: The host path as matched; empty for a token.
         name: The device ID that the source gives by default.
         exclusion: Why the source's own options exclude it.
-        entry: The listing that has it, and its name there; ``None`` for a token.
+        listing: The listing that has it; ``None`` for a token.
     """
 
     path: str
     name: str
     variables: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
     exclusion: str | None = None
-    entry: "tuple[FileListing, str] | None" = None
+    listing: "FileListing | None" = None
     hardware: Hardware | None = None
 
 

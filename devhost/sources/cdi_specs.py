@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -136,29 +136,38 @@ class VendorDevice(NamedTuple):
 def distinguish(
     nodes_by_name: Mapping[str, Nodes], in_full: Collection[str] = ()
 ) -> list[VendorDevice]:
-    """Return the devices of a kind; one that stands for others only in their place, if in full."""
-    sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
-    by_node: dict[str, list[Nodes]] = {}
-    for nodes in sets:
-        for node in nodes:
-            by_node.setdefault(node, []).append(nodes)
-    unions = {s for s in sets if all(any(part < s for part in by_node[node]) for node in s)}
-    users = Counter(node for nodes in sets - unions for node in nodes)
-    namesakes: dict[object, list[str]] = {}
-    devices: dict[str, VendorDevice] = {}
-    for name, nodes in nodes_by_name.items():
-        if name != _ALL and nodes not in unions:
+    """Return the devices of a kind: names with the same nodes are one, and each has its own nodes.
+
+    A name that stands for several devices, such as ``all``, is a device only if it is chosen
+    `in_full`, and then in the place of all that have a node of it.
+    """
+    plain = {name: nodes for name, nodes in nodes_by_name.items() if name != _ALL}
+    sizes: dict[str, int] = {}  # by node, of the smallest set of nodes that it is in
+    for nodes in sorted(plain.values(), key=len, reverse=True):
+        sizes |= dict.fromkeys(nodes, len(nodes))
+    groups = {_ALL} | {
+        name
+        for name, nodes in plain.items()
+        if nodes and all(sizes[node] < len(nodes) for node in nodes)
+    }
+    devices = [
+        VendorDevice((name,), nodes, nodes)
+        for name, nodes in nodes_by_name.items()
+        if name in groups and name in in_full
+    ]
+    taken = Nodes().union(*(device.nodes for device in devices))
+    namesakes: dict[Nodes | str, list[str]] = {}  # by nodes; a device without any has one name
+    for name, nodes in plain.items():
+        if name not in groups:
             namesakes.setdefault(nodes or name, []).append(name)
-        elif name in in_full:
-            devices[name] = VendorDevice((name,), nodes, nodes)
-    taken = Nodes().union(*(device.nodes for device in devices.values()))
+    users = Counter(node for aliases in namesakes.values() for node in plain[aliases[0]])
     for aliases in namesakes.values():
-        nodes = nodes_by_name[aliases[0]]
+        nodes = plain[aliases[0]]
         owned = Nodes(node for node in nodes if users[node] == 1)
         if taken.isdisjoint(nodes) and (owned or not nodes):
             aliases.sort(key=lambda name: (bool(_COUNTED.fullmatch(name)), names.natural_key(name)))
-            devices[aliases[0]] = VendorDevice(tuple(aliases), nodes, owned)
-    return [devices[name] for name in names.natural(devices)]
+            devices.append(VendorDevice(tuple(aliases), nodes, owned))
+    return sorted(devices, key=lambda device: names.natural_key(device.names[0]))
 
 
 # ── the host's specs ───────────────────────────────────────────────────────────────────
@@ -167,22 +176,17 @@ def distinguish(
 class SpecListing(FileListing):
     """The specs in a directory, by path; what cannot be read is `unreadable`.
 
-    Any host path is a name in it: devices may have their nodes anywhere.
+    Any host path can be read in it: devices may have their nodes anywhere.
+
+    Attributes:
+        kinds: The kind of each file, by path; of one that is unreadable, when it was read last.
     """
 
     def __init__(self, files: HostFiles) -> None:
-        super().__init__("", files)
+        super().__init__(files)
         self.specs: dict[str, VendorSpec] = {}
         self.unreadable: dict[str, str] = {}
-
-    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
-        """Return what is at host paths, for those that are there. Blocks."""
-        states: dict[str, FileState] = {}
-        for path in names.natural(paths):
-            with contextlib.suppress(OSError):
-                state = self.state(path[1:])
-                states |= {path: state} if state is not None else {}
-        return states
+        self.kinds: Mapping[str, str] = {}
 
     @functools.cached_property
     def sysfs(self) -> SysfsTree:
@@ -191,15 +195,16 @@ class SpecListing(FileListing):
 
     def syspath(self, state: FileState) -> str | None:
         """Return the directory in sysfs of a device node."""
-        kind = "block" if state.kind is FileKind.BLOCK else "char"
-        return self.sysfs.device_by_number(kind, state.number) if state.number else None
+        number = state.number
+        return self.sysfs.device_by_number(state.kind.value, number) if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class SpecLocation(Location):
-    """A directory where container runtimes look for CDI specs."""
+    """A directory where container runtimes look for CDI specs; it remembers the kinds of files."""
 
     path: str
+    _kinds: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def watched(self) -> WatchedDirectory:
@@ -215,11 +220,14 @@ class SpecLocation(Location):
             raise OSError(errno.E2BIG, f"more than {CDI_FILES_MAX} CDI specs", self.path)
         for path in (f"{self.path}/{name}" for name in names.natural(listed)):
             try:
-                listing.specs[path] = parse_spec(_read(files, path))
+                spec = listing.specs[path] = parse_spec(_read(files, path))
+                self._kinds[path] = next(iter(spec), "").partition("=")[0]
             except ValueError as error:
                 listing.unreadable[path] = names.printable(str(error))
             except OSError as error:
                 listing.unreadable[path] = describe_os_error(error)
+        present = listing.specs.keys() | listing.unreadable.keys()
+        listing.kinds = {path: kind for path, kind in self._kinds.items() if path in present}
         return listing
 
 
@@ -251,21 +259,19 @@ class CdiSource(NodeSource):
         self._directories = tuple(map(SpecLocation, directories))
         self._nodes = NodesLocation(links=True)
         self.locations = (*self._directories, self._nodes)
-        self._files = set[str]()  # that have had devices of the kind
 
     def _listings(self, listings: Listings) -> list[SpecListing]:
         chosen = map(listings.__getitem__, self._directories)
         return [listing for listing in chosen if isinstance(listing, SpecListing)]
 
     def failure(self, listings: Listings) -> str | None:
-        """Return why a spec could not be read that has, or may have, devices of the kind."""
-        parts, kind = self._listings(listings), self._options.kind
-        specs = ((path, spec) for part in parts for path, spec in part.specs.items())
-        used = {path for path, spec in specs if any(name.startswith(f"{kind}=") for name in spec)}
-        broken = {path: why for part in parts for path, why in part.unreadable.items()}
-        self._files = used | (self._files & broken.keys())
-        relevant = (path for path in broken if path in self._files or not self._files)
-        return next((f"{path}: {broken[path]}" for path in relevant), None)
+        """Return why a file could not be read that had, or may have, devices of the kind."""
+        specs, kind = self._listings(listings), self._options.kind
+        kinds = {path: kind for listing in specs for path, kind in listing.kinds.items()}
+        unread = {path: why for listing in specs for path, why in listing.unreadable.items()}
+        unknown = "" if kind in kinds.values() else kind
+        relevant = (path for path in unread if kinds.get(path, unknown) == kind)
+        return next((f"{path}: {unread[path]}" for path in relevant), None)
 
     def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device that matches, or its name if it has none."""
@@ -305,7 +311,11 @@ def _candidates(
 ) -> Iterator[Candidate | Skipped]:
     """Yield the nodes of a device that others do not have, or its name if it has none at all."""
     name = device.names[0]
-    label, states = f"{kind}={name}", specs.states(device.nodes)
+    label, states = f"{kind}={name}", dict[str, FileState]()
+    for path in names.natural(device.nodes):
+        with contextlib.suppress(OSError):
+            if (state := specs.state(path)) is not None:
+                states[path] = state
     variables = {"cdi.kind": kind, "cdi.name": name, "cdi.qualified": label}
     absent = [f"there is no {path}" for path in names.natural(device.nodes - states.keys())]
     if not device.nodes:
@@ -327,4 +337,4 @@ def _candidates(
         hardware = Hardware(
             label, label, syspath, path, path, number, role=None, numa=syspath, incomplete=lack
         )
-        yield Candidate(path, name, {**variables, **links}, None, (specs, path[1:]), hardware)
+        yield Candidate(path, name, {**variables, **links}, None, specs, hardware)

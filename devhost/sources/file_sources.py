@@ -28,17 +28,19 @@ _IN_PART: Final = "the pattern matches only a part of it"
 
 
 class FileListing(Listing):
-    """The files below a directory: each is read when the first source asks, once for all sources.
+    """Files of the host: each is read when the first source asks, once for all sources.
 
     Attributes:
-        names: The paths below the directory, in natural order; `links` are those that are links.
+        base: The directory, without a slash at its end.
+        names: The paths below it, in natural order.
+        links: The whole paths of those that are links.
         siblings: The entries that are there instead of a single path.
     """
 
     def __init__(
         self,
-        base: str,
         files: HostFiles,
+        base: str = "",
         walk: Walk | None = None,
         *,
         siblings: Sequence[str] = (),
@@ -49,11 +51,9 @@ class FileListing(Listing):
             missing=missing,
             unreadable={f"{base}/{name}": reason for name, reason in unreadable.items()},
         )
-        self._base, self._files = base, files
-        self._cache = walk.files if walk else CachedFiles(files)
-        self.names: Sequence[str] = names.natural(matches)
-        self.links = frozenset(name for name, is_link in matches.items() if is_link)
-        self.siblings = siblings
+        self.base, self.names, self.siblings = base, names.natural(matches), siblings
+        self.links = frozenset(f"{base}/{name}" for name, is_link in matches.items() if is_link)
+        self._files, self._cache = files, walk.files if walk else CachedFiles(files)
         self._states: dict[str, FileState | None] = {}
 
     @functools.cached_property
@@ -61,21 +61,17 @@ class FileListing(Listing):
         """The use that the host itself makes of its disks and ports."""
         return HostUse(self._files)
 
-    def path(self, name: str) -> str:
-        """Return the host path of a name."""
-        return f"{self._base}/{name}"
-
-    def state(self, name: str, previous: FileState | None = None) -> FileState | None:
-        """Return what is at a name; ``None`` where it leads nowhere. Blocks.
+    def state(self, path: str, previous: FileState | None = None) -> FileState | None:
+        """Return what is at a path; ``None`` where it leads nowhere. Blocks.
 
         A file that is as it was before is the same object.
 
         Raises:
             OSError: It cannot be read.
         """
-        if name not in self._states:
-            self._states[name] = self._cache.stat(self.path(name), previous)
-        return self._states[name]
+        if path not in self._states:
+            self._states[path] = self._cache.stat(path, previous)
+        return self._states[path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ class DirectoryLocation(Location):
         missing = _explain_missing(files, self.path) if entries is None else None
         siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
         ordered = names.natural(siblings)
-        return FileListing(self.base, files, walk, siblings=ordered, missing=missing)
+        return FileListing(files, self.base, walk, siblings=ordered, missing=missing)
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
@@ -151,17 +147,17 @@ class FileSource(NodeSource):
         seen: set[str] = set()
         for listing, wanted in self._listings(listings):
             for name in listing.names:
-                path = listing.path(name)
+                path = f"{listing.base}/{name}"
                 if path in seen:
                     continue
                 node = previous.get(path)
-                if node is not None and _is_unchanged(node, listing, name):
+                if node is not None and _is_unchanged(node, listing):
                     seen.add(path)
                     yield node
                 elif (variables := self._variables(name, wanted)) is not None:
                     seen.add(path)
                     exclusion = self._exclusion(path, name)
-                    yield Candidate(path, name, variables, exclusion, (listing, name))
+                    yield Candidate(path, name, variables, exclusion, listing)
 
     def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
         """Return what a name that matches gives to templates."""
@@ -187,7 +183,7 @@ class FileSource(NodeSource):
         """Yield the other paths where it looks."""
         matched = {match.path for match in self._matches(listings, {})}
         paths = {
-            listing.path(name): name
+            f"{listing.base}/{name}": name
             for listing, _ in self._listings(listings)
             for name in (*listing.names, *listing.siblings)
         }
@@ -205,10 +201,10 @@ class FileSource(NodeSource):
         return Unmatched(path, {"paths": path})
 
 
-def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:
+def _is_unchanged(node: Node, listing: FileListing) -> bool:
     """Return whether a node is as it was; whether a disk is in use cannot be seen there."""
     try:
-        state = listing.state(name, node.state)
+        state = listing.state(node.path, node.state)
     except OSError:
         return False
     return state is not None and state is node.state and state.kind is not FileKind.BLOCK

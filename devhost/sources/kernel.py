@@ -276,7 +276,7 @@ class _Search:
             path,
             device_id,
             {name: value for name, value in variables.items() if value},
-            entry=(listing, node.file) if node.file else None,
+            listing=listing if path else None,
             hardware=Hardware(
                 unit=node.syspath if is_device else device.syspath,
                 label=device.name,

@@ -138,7 +138,7 @@ class NodesLocation(Location):
 
     def list(self, files: HostFiles, tally: Tally | None = None) -> "NodesListing":
         """List udev's links; nodes are read when a source asks for them."""
-        listing, cache = NodesListing(self.base, files), CachedFiles(files)
+        listing, cache = NodesListing(files), CachedFiles(files)
         for directory in (cache.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
             if not directory.is_dir(follow_symlinks=False) or above in NOT_DEVICES:
@@ -154,6 +154,6 @@ class NodesLocation(Location):
 class NodesListing(FileListing):
     """The nodes of devices below /dev; `udev` has the first links to each node, by variable."""
 
-    def __init__(self, base: str, files: HostFiles) -> None:
-        super().__init__(base, files)
+    def __init__(self, files: HostFiles) -> None:
+        super().__init__(files)
         self.udev: dict[str, dict[str, str]] = {}
