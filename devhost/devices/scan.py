@@ -14,7 +14,7 @@ from devhost.allocation.variables import CONTAINER_VARIABLES, names_paths
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
 from devhost.errors import AllocationError, MissingRightError
-from devhost.hostfs.files import THREAD
+from devhost.hostfs.files import note_answer
 from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
@@ -141,7 +141,7 @@ class Scanner(Declaration):
             former = previous.get(found_device.id)
             if found_device is former and former.is_rendered and not asks:
                 continue
-            THREAD.progress.note()  # what takes long for many devices is not a host that hangs
+            note_answer()  # what takes long for many devices is not a host that hangs
             device, allocation = self._rendered(found_device, former)
             if device.is_rendered and self._clashing:
                 text = find_clash(taken, device.id, self.alone(device, self._clashing))

@@ -17,7 +17,8 @@ from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
+from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice
+from devhost.hostfs.sysfs import PLACES, ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
 from devhost.model.hardware_sources import USB_NODE

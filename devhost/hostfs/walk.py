@@ -65,7 +65,7 @@ class Walk:
             for entry in entries:
                 below_entry = self._match(entry, pattern)
                 if below_entry == ():
-                    self.matches[f"{below}{entry.name}"] = _is_link(entry)
+                    self.matches[f"{below}{entry.name}"] = entry.is_symlink()
                 elif below_entry and f"{self._base}/{below}{entry.name}" not in self._leave_out:
                     children.setdefault(entry.name, set()).add(below_entry)
         return children
@@ -78,7 +78,7 @@ class Walk:
             return pattern if shown and _is_directory(entry) else None
         if not matches_name(entry.name, part, hidden=self._hidden):
             return None
-        return tuple(rest) if not rest or _is_link(entry) or _is_directory(entry) else None
+        return tuple(rest) if not rest or entry.is_symlink() or _is_directory(entry) else None
 
     def _is_link(self, name: str) -> bool | None:
         try:
@@ -103,10 +103,3 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:  # it cannot be read: reading it as a directory says why
         return True
-
-
-def _is_link(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_symlink()
-    except OSError:
-        return False

@@ -18,13 +18,8 @@ import yaml
 
 from devhost.errors import describe_os_error
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
-from devhost.hostfs.sysfs import (
-    KernelNode,
-    SysfsTree,
-    node_variables,
-    owning_device,
-    sysfs_by_number,
-)
+from devhost.hostfs.kernel_devices import KernelNode, node_variables, owning_device
+from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.device import Cause, FileKind, FileState, Hardware, Skipped
 from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX

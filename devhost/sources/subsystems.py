@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
+from devhost.hostfs.kernel_devices import SysfsDevice, bus_devices
 from devhost.hostfs.nvidia import NAME as NVIDIA
-from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
+from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
 from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
