@@ -175,11 +175,16 @@ class KernelNode:
 
 
 def node_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
-    """Return the variables that all nodes in sysfs have, without those of no value. Blocks."""
-    parent = next(ancestor_devices(node.syspath, sysfs), "")
+    """Return the variables of a node in sysfs, and of what it is below; none without value. Blocks.
+
+    What it is below is the USB device or PCI function that it is part of.
+    """
+    owner = owning_device(node.syspath, sysfs)
     variables = {
+        **(owner.variables if owner is not None else {}),
+        "subsystem": node.subsystem,
         "place": sysfs.place(node.syspath),
-        "parent": posixpath.basename(parent),
+        "parent": posixpath.basename(next(ancestor_devices(node.syspath, sysfs), "")),
         "driver": sysfs.driver(node.syspath),
         "syspath": node.syspath.removesuffix(f"/{NAME}/{node.name}"),  # what sysfs really has
     }

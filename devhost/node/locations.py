@@ -77,7 +77,7 @@ class LocationReader:
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
             uevents.subscribe(location.subsystems, self._notify)
-        self._calls = BlockingCalls(f"watch {location.base}", serial=True)
+        self._calls = BlockingCalls(f"watch {self.place}", serial=True)
         self._starting = asyncio.Lock()
         self._requested, self._started = 1, 0  # how often
         quota.add(self)
@@ -86,6 +86,11 @@ class LocationReader:
         self._progress = Progress()  # of the thread that reads
         self._listing: Listing | None = None
         self._began = 0.0
+
+    @property
+    def place(self) -> str:
+        """The directory that is watched, or what the kernel's events are about."""
+        return self.location.watched.path if self.location.watched else "/sys"
 
     @property
     def polling_reason(self) -> str:

@@ -36,11 +36,6 @@ class Location:
     __slots__ = ()
 
     @property
-    def base(self) -> str:
-        """The host path, without a slash at its end, before the names that are listed."""
-        return ""
-
-    @property
     def watched(self) -> WatchedDirectory | None:
         """The directory to watch, if any."""
         return None

@@ -18,7 +18,7 @@ import yaml
 
 from devhost.errors import describe_os_error
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
-from devhost.hostfs.kernel_devices import KernelNode, node_variables, owning_device
+from devhost.hostfs.kernel_devices import KernelNode, node_variables
 from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.device import Cause, FileKind, FileState, Hardware, Skipped
@@ -320,11 +320,9 @@ def _candidates(
     ordered = sorted(states, key=lambda path: path not in device.owned)
     places = filter(None, (specs.syspath(states[path]) for path in ordered))
     if syspath := next(places, ""):
-        owner, link = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
-        variables |= owner.variables if owner is not None else {}
-        variables["subsystem"] = subsystem = specs.sysfs.link_name(link) or ""
-        kernel_node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
-        variables |= node_variables(kernel_node, specs.sysfs)
+        subsystem = specs.sysfs.link_name(f"{syspath}/subsystem") or ""
+        node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
+        variables |= node_variables(node, specs.sysfs)
     lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
         links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}

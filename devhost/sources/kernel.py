@@ -9,7 +9,6 @@ from devhost.hostfs.kernel_devices import (
     KernelNode,
     SysfsDevice,
     node_variables,
-    owning_device,
 )
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, Cause, Hardware, Skipped
@@ -222,16 +221,13 @@ class KernelSource(NodeSource):
         path, listing = node.path or "", listings[self._nodes]
         assert isinstance(listing, NodesListing), "of that location"  # noqa: S101
         links = listing.udev.get(path, {})
-        owner = owning_device(node.syspath, device.sysfs) if not self._is_bus else None
         variables = {
-            **(owner.variables if owner is not None else {}),
+            "name": node.name,
+            "place": device.place,
+            **node_variables(node, device.sysfs),
             **device.variables,
             **{name: device.fact(name) for name in self._attributes},
-            "name": node.name,
-            "subsystem": node.subsystem,
-            "place": device.place,
             **links,
-            **node_variables(node, device.sysfs),
         }
         # Several interfaces get their nodes one after the other.
         parts = self._matcher.interfaces(device) or device.interfaces

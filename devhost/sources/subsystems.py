@@ -128,11 +128,6 @@ class NodesLocation(Location):
     links: bool = False
 
     @property
-    def base(self) -> str:
-        """The directory."""
-        return "/dev"
-
-    @property
     def watched(self) -> WatchedDirectory | None:
         """All of it for the links; what else is there follows from sysfs."""
         return WatchedDirectory("/dev", recursive=True) if self.links else None
