@@ -191,7 +191,8 @@ class Machine:
         if node is None and owner is not None:
             node = self.node(owner.syspath)
         if node is not None:
-            variables |= {"name": node.name, **node_variables(node, self.sysfs)}
+            variables |= {"subsystem": node.subsystem, "name": node.name}
+            variables |= node_variables(node, self.sysfs)
             variables |= self._udev.udev.get(f"/dev/{node.file}", {})
         state = self._files.stat(f"/dev/{node.file}") if node and node.file else None
         device = node or owner

@@ -6,7 +6,7 @@ and the code of a plugin are sources. `selection` decides which candidates are n
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
 from devhost.model.device import NO_VARIABLES, Hardware, Node, Skipped
@@ -71,7 +71,8 @@ class Listing:
     unreadable: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
 
 
-Listings = Mapping[Location, Listing]
+Listings = Mapping[Location, Any]
+"""By location, what its `list` has returned; a source is only asked if none of its own failed."""
 
 
 @dataclass(frozen=True, slots=True)

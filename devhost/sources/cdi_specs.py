@@ -27,7 +27,6 @@ from devhost.model.pattern import matches_any
 from devhost.model.sources import Cdi
 from devhost.sources.base import (
     Candidate,
-    Listing,
     Listings,
     Location,
     NodeSource,
@@ -256,8 +255,7 @@ class CdiSource(NodeSource):
         self.locations = (*self._directories, self._nodes)
 
     def _listings(self, listings: Listings) -> list[SpecListing]:
-        chosen = map(listings.__getitem__, self._directories)
-        return [listing for listing in chosen if isinstance(listing, SpecListing)]
+        return [listings[directory] for directory in self._directories]
 
     def failure(self, listings: Listings) -> str | None:
         """Return why a file could not be read that had, or may have, devices of the kind."""
@@ -302,7 +300,7 @@ class CdiSource(NodeSource):
 
 
 def _candidates(
-    device: VendorDevice, kind: str, specs: SpecListing, nodes: Listing
+    device: VendorDevice, kind: str, specs: SpecListing, nodes: NodesListing
 ) -> Iterator[Candidate | Skipped]:
     """Yield the nodes of a device that others do not have, or its name if it has none at all."""
     name = device.names[0]
@@ -325,7 +323,7 @@ def _candidates(
         variables |= node_variables(node, specs.sysfs)
     lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
-        links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
+        links = nodes.udev.get(path, {})
         number = states[path].number
         hardware = Hardware(
             label, label, syspath, path, path, number, role=None, numa=syspath, incomplete=lack

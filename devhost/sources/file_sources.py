@@ -78,28 +78,23 @@ class FileListing(Listing):
 class DirectoryLocation(Location):
     """The paths below a directory that match a glob; wildcards match `hidden` names if set."""
 
-    path: str
+    path: str  # without a slash at its end
     glob: str = "*"
     hidden: bool = True
 
     @property
-    def base(self) -> str:
-        """The directory."""
-        return self.path.rstrip("/")
-
-    @property
     def watched(self) -> WatchedDirectory:
         """The directory, and where the glob leads further, all below it."""
-        return WatchedDirectory(self.path, self.glob == "**" or "/" in self.glob)
+        return WatchedDirectory(self.path or "/", self.glob == "**" or "/" in self.glob)
 
     def list(self, files: HostFiles, tally: Tally) -> FileListing:
         """List what matches."""
-        walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
-        entries = () if walk.matches else files.entries(self.path)
+        walk = Walk(files, self.path, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
+        entries = () if walk.matches else files.entries(self.path or "/")
         missing = _explain_missing(files, self.path) if entries is None else None
         siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
         ordered = names.natural(siblings)
-        return FileListing(files, self.base, walk, siblings=ordered, missing=missing)
+        return FileListing(files, self.path, walk, siblings=ordered, missing=missing)
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
@@ -107,7 +102,7 @@ def _explain_missing(files: HostFiles, directory: str) -> str:
         return f"{directory} is not a directory"
     hint = ""
     if directory.startswith("/dev/"):
-        above, _, name = directory.rstrip("/").rpartition("/")
+        above, _, name = directory.rpartition("/")
         siblings = (entry.name for entry in files.entries(above) or ())
         hint = did_you_mean(
             name, (sibling for sibling in siblings if may_be_proposed(f"{above}/{sibling}"))
@@ -135,17 +130,12 @@ class FileSource(NodeSource):
         matches = self._matches(listings, previous)
         return sorted(matches, key=lambda match: names.natural_key(match.name))
 
-    def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
-        for location, wanted in self._lookups:
-            listing = listings[location]
-            if isinstance(listing, FileListing):  # else it could not be listed
-                yield listing, wanted
-
     def _matches(
         self, listings: Listings, previous: Mapping[str, Node]
     ) -> Iterator[Candidate | Node]:
         seen: set[str] = set()
-        for listing, wanted in self._listings(listings):
+        for location, wanted in self._lookups:
+            listing: FileListing = listings[location]
             for name in listing.names:
                 path = f"{listing.base}/{name}"
                 if path in seen:
@@ -183,9 +173,9 @@ class FileSource(NodeSource):
         """Yield the other paths where it looks."""
         matched = {match.path for match in self._matches(listings, {})}
         paths = {
-            f"{listing.base}/{name}": name
-            for listing, _ in self._listings(listings)
-            for name in (*listing.names, *listing.siblings)
+            f"{location.path}/{name}": name
+            for location, _ in self._lookups
+            for name in (*listings[location].names, *listings[location].siblings)
         }
         for path, name in paths.items():
             if path not in matched:
@@ -216,10 +206,10 @@ def _lookups(options: Directory | Glob | Dev) -> list[Lookup]:
         case Directory(path=path, recursive=recursive, include=include):
             hidden = any(glob.startswith((".", "[.]")) for glob in include or ())
             if recursive:
-                return [(DirectoryLocation(path, "**", hidden), None)]
-            return [(DirectoryLocation(path), None if hidden else "*")]
+                return [(DirectoryLocation(path.rstrip("/"), "**", hidden), None)]
+            return [(DirectoryLocation(path.rstrip("/")), None if hidden else "*")]
         case Glob(paths=paths):
-            return [_glob_lookup(path.rstrip("/") or "/") for path in paths]
+            return [_glob_lookup(path.rstrip("/")) for path in paths]
         case Dev(pattern=text):
             return [(DirectoryLocation("/dev", "**", text.startswith(r"\.")), text)]
 
@@ -229,7 +219,7 @@ def _glob_lookup(path: str) -> Lookup:
     parts = path.split("/")
     wild = (index for index, part in enumerate(parts) if is_wild(part))
     index = next(wild, len(parts) - 1)
-    directory, rest = "/".join(parts[:index]) or "/", "/".join(parts[index:])
+    directory, rest = "/".join(parts[:index]), "/".join(parts[index:])
     if "/" in rest or rest == "**" or not is_wild(rest):
         return DirectoryLocation(directory, rest, hidden=False), None
     return DirectoryLocation(directory), rest

@@ -24,10 +24,8 @@ from devhost.model.hardware_sources import (
 from devhost.sources.base import Candidate, Listings, Location, NodeSource, Unmatched
 from devhost.sources.matcher import NO_INTERFACES, ByOption, Matcher
 from devhost.sources.subsystems import (
-    NodesListing,
     NodesLocation,
     NumbersLocation,
-    SubsystemListing,
     SubsystemLocation,
 )
 
@@ -104,7 +102,7 @@ class KernelSource(NodeSource):
 
     def _compared(self, listings: Listings) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices with their mismatches; hubs and bridges only if asked for."""
-        listing, choice = _members(self._main, listings), self._choices[0]
+        listing, choice = listings[self._main], self._choices[0]
         devices = listing.devices
         if not self._is_bus:
             members = listing.members.items()
@@ -123,14 +121,14 @@ class KernelSource(NodeSource):
         Userspace gets a group only if no function of it is used by the kernel (Linux's
         Documentation/driver-api/vfio.rst).
         """
-        for member in _members(PCI, listings).devices:
+        for member in listings[PCI].devices:
             driver = member.facts["driver"]
             is_free = member.is_hub_or_bridge or driver in ("", _UNUSED)
             if member.facts["group"] == group and not (is_free or driver.startswith("vfio")):
                 reason = f"group {group} holds {member.name} (driver {driver})"
                 text = f"{reason}: bind all of it to vfio-pci"
                 return Skipped.because(Cause.IN_USE, function.name, text)
-        vfio = _members(_VFIO, listings)
+        vfio = listings[_VFIO]
         for name in (group, f"noiommu-{group}"):
             node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
             if node is not None:
@@ -170,7 +168,7 @@ class KernelSource(NodeSource):
             return
         paths: Iterable[str] = (device.syspath,)
         if self._is_bus and subsystem != USB_NODE:
-            listing = _members(SubsystemLocation(subsystem), listings)
+            listing = listings[SubsystemLocation(subsystem)]
             sysfs, paths = listing.sysfs, listing.below(device.syspath)
             interfaces = {part.syspath for part in self._matcher.interfaces(device)}
             if interfaces:
@@ -219,7 +217,6 @@ class KernelSource(NodeSource):
     ) -> Candidate:
         """Return a node of a device as a candidate."""
         path, listing = node.path or "", listings[self._nodes]
-        assert isinstance(listing, NodesListing), "of that location"  # noqa: S101
         links = listing.udev.get(path, {})
         variables = {
             "name": node.name,
@@ -262,22 +259,16 @@ class KernelSource(NodeSource):
         """Return the nodes of a device if this is its own: libusb detaches drivers."""
         if node.subsystem != USB_NODE or NO_NODE in self._subsystems:
             return frozenset()
-        numbers = _members(_NUMBERS, listings)
+        numbers = listings[_NUMBERS]
         paths = (path for path in numbers.below(device.syspath) if path != device.syspath)
         files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in paths)
         return frozenset(f"/dev/{file}" for file in files if file)
-
-
-def _members(location: Location, listings: Listings) -> SubsystemListing:
-    listing = listings[location]
-    assert isinstance(listing, SubsystemListing), "of that location"  # noqa: S101
-    return listing
 
 
 def _mismatches(device: SysfsDevice, matcher: Matcher, listings: Listings) -> Mapping[str, str]:
     aliases: ByOption = {"port": [device.name]}
     if NET in listings and device.facts.get("pf"):  # interfaces of the physical function
         physical = device.sysfs.link(f"{device.syspath}/physfn") or ""
-        interfaces = _members(NET, listings).below(physical)
+        interfaces = listings[NET].below(physical)
         aliases["pf"] = [posixpath.basename(path) for path in interfaces]
     return matcher.mismatches(device, aliases)
