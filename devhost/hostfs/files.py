@@ -312,7 +312,6 @@ class CachedFiles:
     def __init__(self, files: HostFiles) -> None:
         self._files = files
         self._realpaths: dict[str, str] = {}
-        self._listed: set[str] = set()
 
     def stat(self, path: str, former: FileState | None = None) -> FileState | None:
         """Return the same as `HostFiles.stat`, and the former object where nothing has changed."""
@@ -334,8 +333,7 @@ class CachedFiles:
         """Whether an entry of a directory is a link; ``None`` where there is no such entry."""
         parent, _, name = path.rpartition("/")
         try:
-            if parent not in self._listed:
-                self._files.check_shown(parent, name)
+            self._files.check_shown(parent, name)
             real = f"{self._real_directory(parent)}/{name}"
             mode = os.lstat(self._files.to_local(real)).st_mode
         except OSError as error:
@@ -350,7 +348,6 @@ class CachedFiles:
         try:
             if (real := self._files.check_shown(path)) is not None:
                 self._realpaths[path] = real
-            self._listed.add(path)
             with os.scandir(self._files.to_local(self._real_directory(path) or "/")) as scan:
                 entries = []
                 for entry in scan:
