@@ -1,7 +1,7 @@
 """The devices of the kernel: those on a bus, with their facts, and the nodes of containers."""
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,19 +72,10 @@ class SysfsDevice:
         return value or ""
 
 
-def bus_devices(paths: Iterable[str], sysfs: SysfsTree) -> list[SysfsDevice]:
-    """Return the USB devices, with their interfaces, and the PCI functions. Blocks."""
-    below: dict[str, list[str]] = {}
-    for path in paths:
-        below.setdefault(posixpath.dirname(path), []).append(path)
-    devices = (bus_device(path, sysfs, below.get(path, ())) for path in paths)
-    return [device for device in devices if device is not None]
-
-
-def bus_device(syspath: str, sysfs: SysfsTree, below: Iterable[str] = ()) -> SysfsDevice | None:
-    """Return the device on a bus in a directory, with its interfaces; ``None`` if there is none."""
+def bus_device(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
+    """Return the USB device, with its interfaces, or the PCI function in a directory. Blocks."""
     if sysfs.is_usb_device(syspath):
-        return _usb_device(syspath, sysfs, below)
+        return _usb_device(syspath, sysfs)
     return _pci_function(syspath, sysfs) if sysfs.is_pci_function(syspath) else None
 
 
@@ -94,21 +85,22 @@ def owning_device(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
     return bus_device(above, sysfs) if above is not None else None
 
 
-def _usb_device(syspath: str, sysfs: SysfsTree, below: Iterable[str]) -> SysfsDevice:
-    above = posixpath.dirname(syspath)
+def _usb_device(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
+    above, name = posixpath.split(syspath)
     is_present = sysfs.link_name(f"{syspath}/subsystem") == "usb"  # else it is being removed
     port = (sysfs.place(syspath) or "") if is_present else ""
     facts = {
         "device": sysfs.codes(syspath, "idVendor", "idProduct", by=":"),
-        **{name: sysfs.text(f"{syspath}/{name}") or "" for name in _USB_TEXTS},
+        **{file: sysfs.text(f"{syspath}/{file}") or "" for file in _USB_TEXTS},
         "port": port,
         "class": sysfs.codes(syspath, "bDeviceClass", "bDeviceSubClass", "bDeviceProtocol"),
         "busnum": sysfs.text(f"{syspath}/busnum") or "",
         "devnum": sysfs.text(f"{syspath}/devnum") or "",
         "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
-        "name": posixpath.basename(syspath),
+        "name": name,
     }
-    interfaces = filter(None, (_interface(path, sysfs) for path in below))
+    paths = (f"{syspath}/{part}" for part in sysfs.names(syspath) if ":" in part)
+    interfaces = filter(None, (_interface(path, sysfs) for path in paths))
     ordered = sorted(interfaces, key=lambda interface: int(interface.facts["interface"]))
     return SysfsDevice(syspath, sysfs, facts, port, "usb.", tuple(ordered))
 

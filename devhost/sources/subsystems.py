@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
-from devhost.hostfs.kernel_devices import SysfsDevice, bus_devices
+from devhost.hostfs.kernel_devices import SysfsDevice, bus_device
 from devhost.hostfs.nvidia import NAME as NVIDIA
 from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
@@ -100,7 +100,8 @@ class SubsystemListing(Listing):
     @functools.cached_property
     def devices(self) -> Sequence[SysfsDevice]:
         """The USB devices and PCI functions."""
-        return bus_devices(self.members.values(), self.sysfs)
+        devices = (bus_device(path, self.sysfs) for path in self.members.values())
+        return [device for device in devices if device is not None]
 
     def below(self, owner: str) -> Sequence[str]:
         """Return the members that a USB device or PCI function owns."""
