@@ -36,7 +36,7 @@ class Walk:
         hidden: bool = False,
         leave_out: Iterable[str] = (),
     ) -> None:
-        self.files, self._base, self._tally = CachedFiles(files), base, tally or Tally()
+        self._files, self._base, self._tally = CachedFiles(files), base, tally or Tally()
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
         self.matches: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Walk:
 
     def _is_link(self, name: str) -> bool | None:
         try:
-            return self.files.is_link(f"{self._base}/{name}")
+            return self._files.is_link(f"{self._base}/{name}")
         except OSError as error:
             self.unreadable[name] = describe_read_error(error)
             return None
@@ -90,7 +90,7 @@ class Walk:
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         path = f"{self._base}/{below}".rstrip("/")
         try:
-            return self.files.entries(path or "/", tally=self._tally) or []
+            return self._files.entries(path or "/", tally=self._tally) or []
         except OSError as error:
             if not below or error.errno == errno.E2BIG:  # too many
                 raise

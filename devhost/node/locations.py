@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
-from devhost.sources.base import NOT_DEVICES, Listing, Location, has_no_events, list_location
+from devhost.sources.base import NOT_DEVICES, Listing, Location, list_location
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
@@ -119,7 +119,7 @@ class LocationReader:
         if self.location.subsystems:
             self._uevents.open()
         watched, files = self.location.watched, self._files
-        if watched is None or has_no_events(watched.path):
+        if watched is None:
             return
         path = await self._calls.run(
             lambda: files.to_local(files.resolve(watched.path)),

@@ -140,8 +140,3 @@ def list_location(location: Location, files: HostFiles, tally: Tally | None = No
         return location.list(files, tally or Tally())
     except OSError as error:
         return Listing(failure=describe_read_error(error))
-
-
-def has_no_events(path: str) -> bool:
-    """Return whether there are no events at a path: the kernel makes up what is there."""
-    return f"{path}/".startswith(("/sys/", "/proc/"))

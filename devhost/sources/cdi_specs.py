@@ -167,6 +167,7 @@ def distinguish(
 # ── the host's specs ───────────────────────────────────────────────────────────────────
 
 
+@dataclass(eq=False, kw_only=True)
 class SpecListing(FileListing):
     """The specs in a directory, by path; what cannot be read is `unreadable`.
 
@@ -176,16 +177,13 @@ class SpecListing(FileListing):
         kinds: The kind of each file, by path; of one that is unreadable, when it was read last.
     """
 
-    def __init__(self, files: HostFiles) -> None:
-        super().__init__(files)
-        self.specs: dict[str, VendorSpec] = {}
-        self.unreadable: dict[str, str] = {}
-        self.kinds: Mapping[str, str] = {}
+    specs: Mapping[str, VendorSpec]
+    kinds: Mapping[str, str]
 
     @functools.cached_property
     def sysfs(self) -> SysfsTree:
         """The kernel's devices by number."""
-        return sysfs_by_number(self._files)
+        return sysfs_by_number(self.files)
 
     def syspath(self, state: FileState) -> str | None:
         """Return the directory in sysfs of a device node."""
@@ -207,22 +205,22 @@ class SpecLocation(Location):
 
     def list(self, files: HostFiles, tally: Tally) -> SpecListing:
         """Read the specs of others."""
-        listing = SpecListing(files)
+        specs, unreadable = dict[str, VendorSpec](), dict[str, str]()
         entries = CachedFiles(files).entries(self.path, tally=tally) or ()
         listed = [entry.name for entry in entries if _SPEC.fullmatch(entry.name)]
         if len(listed) > CDI_FILES_MAX:
             raise OSError(errno.E2BIG, f"more than {CDI_FILES_MAX} CDI specs", self.path)
         for path in (f"{self.path}/{name}" for name in names.natural(listed)):
             try:
-                spec = listing.specs[path] = parse_spec(_read(files, path))
+                spec = specs[path] = parse_spec(_read(files, path))
                 self._kinds[path] = next(iter(spec), "").partition("=")[0]
             except ValueError as error:
-                listing.unreadable[path] = names.printable(str(error))
+                unreadable[path] = names.printable(str(error))
             except OSError as error:
-                listing.unreadable[path] = describe_os_error(error)
-        present = listing.specs.keys() | listing.unreadable.keys()
-        listing.kinds = {path: kind for path, kind in self._kinds.items() if path in present}
-        return listing
+                unreadable[path] = describe_os_error(error)
+        present = specs.keys() | unreadable.keys()
+        kinds = {path: kind for path, kind in self._kinds.items() if path in present}
+        return SpecListing(unreadable=unreadable, files=files, specs=specs, kinds=kinds)
 
 
 def _read(files: HostFiles, path: str) -> bytes:

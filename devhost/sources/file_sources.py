@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
@@ -27,6 +27,7 @@ from devhost.sources.base import (
 _IN_PART: Final = "the pattern matches only a part of it"
 
 
+@dataclass(eq=False, kw_only=True)
 class FileListing(Listing):
     """Files of the host: each is read when the first source asks, once for all sources.
 
@@ -37,29 +38,21 @@ class FileListing(Listing):
         siblings: The entries that are there instead of a single path.
     """
 
-    def __init__(
-        self,
-        files: HostFiles,
-        base: str = "",
-        walk: Walk | None = None,
-        *,
-        siblings: Sequence[str] = (),
-        missing: str | None = None,
-    ) -> None:
-        matches, unreadable = (walk.matches, walk.unreadable) if walk else ({}, {})
-        super().__init__(
-            missing=missing,
-            unreadable={f"{base}/{name}": reason for name, reason in unreadable.items()},
-        )
-        self.base, self.names, self.siblings = base, names.natural(matches), siblings
-        self.links = frozenset(f"{base}/{name}" for name, is_link in matches.items() if is_link)
-        self._files, self._cache = files, walk.files if walk else CachedFiles(files)
-        self._states: dict[str, FileState | None] = {}
+    files: HostFiles
+    base: str = ""
+    names: Sequence[str] = ()
+    links: frozenset[str] = frozenset()
+    siblings: Sequence[str] = ()
+    _states: dict[str, FileState | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def _cached_files(self) -> CachedFiles:
+        return CachedFiles(self.files)
 
     @functools.cached_property
     def host_use(self) -> HostUse:
         """The use that the host itself makes of its disks and ports."""
-        return HostUse(self._files)
+        return HostUse(self.files)
 
     def state(self, path: str, previous: FileState | None = None) -> FileState | None:
         """Return what is at a path; ``None`` where it leads nowhere. Blocks.
@@ -70,7 +63,7 @@ class FileListing(Listing):
             OSError: It cannot be read.
         """
         if path not in self._states:
-            self._states[path] = self._cache.stat(path, previous)
+            self._states[path] = self._cached_files.stat(path, previous)
         return self._states[path]
 
 
@@ -83,8 +76,13 @@ class DirectoryLocation(Location):
     hidden: bool = True
 
     @property
-    def watched(self) -> WatchedDirectory:
-        """The directory, and where the glob leads further, all below it."""
+    def watched(self) -> WatchedDirectory | None:
+        """The directory, and where the glob leads further, all below it.
+
+        ``None`` where the kernel makes up what is there, of which there are no events.
+        """
+        if f"{self.path}/".startswith(("/sys/", "/proc/")):
+            return None
         return WatchedDirectory(self.path or "/", self.glob == "**" or "/" in self.glob)
 
     def list(self, files: HostFiles, tally: Tally) -> FileListing:
@@ -93,8 +91,16 @@ class DirectoryLocation(Location):
         entries = () if walk.matches else files.entries(self.path or "/")
         missing = _explain_missing(files, self.path) if entries is None else None
         siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
-        ordered = names.natural(siblings)
-        return FileListing(files, self.path, walk, siblings=ordered, missing=missing)
+        links = (name for name, is_link in walk.matches.items() if is_link)
+        return FileListing(
+            missing=missing,
+            unreadable={f"{self.path}/{name}": why for name, why in walk.unreadable.items()},
+            files=files,
+            base=self.path,
+            names=names.natural(walk.matches),
+            links=frozenset(f"{self.path}/{name}" for name in links),
+            siblings=names.natural(siblings),
+        )
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:

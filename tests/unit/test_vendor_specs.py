@@ -9,6 +9,7 @@ from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
 from devhost.model.sources import Cdi
 from devhost.sources.base import list_location
 from devhost.sources.cdi_specs import CdiSource, SpecListing, SpecLocation, distinguish
+from devhost.sources.selection import list_all
 
 DEVICE = '{name: "%d"}'
 
@@ -63,7 +64,7 @@ def test_source_that_comes_while_a_file_is_broken_knows_its_kind(tmp_path: Path)
         )
     assert not list_location(location, files).failure
     (tmp_path / "cdi/b.yaml").write_text("{")
-    listings = {location: list_location(location, files)}
+    listings = list_all([location], files)
     failure = CdiSource(Cdi(kind="v.org/d"), ["/cdi"]).failure(listings)
     assert failure == "/cdi/b.yaml: line 2: did not find expected node content"
     assert CdiSource(Cdi(kind="w.org/d"), ["/cdi"]).failure(listings) is None
