@@ -185,23 +185,18 @@ class CompiledSource:
         """Return why a candidate cannot be offered, by what is at its path."""
         if state is None:
             return _DANGLING
-        is_link = path in listing.links
-        wrong_type = None if hardware else self._type_problem(state, is_link=is_link)
-        return wrong_type or self._use_problem(listing, state) or _name_problem(state.realpath)
-
-    def _type_problem(self, state: FileState, *, is_link: bool) -> Verdict | None:
-        if self._types is None:
-            return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
-        if state.kind.value in self._types or ("symlink" in self._types and is_link):
-            return None
-        text = f"a {state.kind.value}, not {' or '.join(self._types)}"
-        return Verdict(Cause.WRONG_TYPE, text)
-
-    def _use_problem(self, listing: FileListing, state: FileState) -> Verdict | None:
-        if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
-            return None
-        use = listing.host_use.problem("block", state.number)
-        return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
+        kind, types = state.kind, self._types
+        if hardware is None and types is None and kind is FileKind.DIRECTORY:
+            return _DIRECTORY
+        if hardware is None and types is not None:
+            has_type = kind.value in types or ("symlink" in types and path in listing.links)
+            if not has_type:
+                return Verdict(Cause.WRONG_TYPE, f"a {kind.value}, not {' or '.join(types)}")
+        if kind is FileKind.BLOCK and state.number is not None and not self._in_use:
+            use = listing.host_use.problem("block", state.number)
+            if use is not None:
+                return Verdict(Cause.IN_USE, f"in use: {use}")
+        return _name_problem(state.realpath)
 
 
 def _unreadable(path: str, reason: str) -> Skipped:
