@@ -75,10 +75,12 @@ class Walk:
         part, *rest = pattern
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
-            return pattern if shown and _is_directory(entry) else None
+            return pattern if shown and entry.is_dir(follow_symlinks=False) else None
         if not matches_name(entry.name, part, hidden=self._hidden):
             return None
-        return tuple(rest) if not rest or entry.is_symlink() or _is_directory(entry) else None
+        if rest and not (entry.is_symlink() or entry.is_dir(follow_symlinks=False)):
+            return None
+        return tuple(rest)
 
     def _is_link(self, name: str) -> bool | None:
         try:
@@ -96,10 +98,3 @@ class Walk:
                 raise
             self.unreadable[below.rstrip("/")] = describe_read_error(error)
             return []
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:  # it cannot be read: reading it as a directory says why
-        return True
