@@ -117,7 +117,7 @@ class NodeSource:
     empty_text = ""
 
     def failure(self, _listings: Listings, /) -> str | None:
-        """Return why it finds only a part; asked once before each `find`."""
+        """Return why it finds only a part."""
         return None
 
     def find(

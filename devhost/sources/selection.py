@@ -2,7 +2,6 @@
 
 import errno
 import functools
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -72,8 +71,8 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
     merged = Selection(
         tuple(node for selection in selections for node in selection.nodes),
         tuple(skip for selection in selections for skip in selection.skipped),
-        ChainMap(*(dict(selection.failed_sources) for selection in selections)),
-        ChainMap(*(dict(selection.unreadable) for selection in selections)),
+        {index: why for selection in selections for index, why in selection.failed_sources.items()},
+        {path: why for selection in selections for path, why in selection.unreadable.items()},
         tuple(note for selection in selections for note in selection.notes),
     )
     empty = [selection.explain_empty for selection in selections]
