@@ -132,8 +132,8 @@ def distinguish(
 ) -> list[VendorDevice]:
     """Return the devices of a kind: names with the same nodes are one, and each has its own nodes.
 
-    A name that stands for several devices, such as ``all``, is a device only if it is chosen
-    `in_full`, and then in the place of all that have a node of it.
+    A name stands for several devices if it is ``all``, or if smaller devices have each of its
+    nodes: it is a device only if it is chosen `in_full`, in the place of all that share a node.
     """
     plain = {name: nodes for name, nodes in nodes_by_name.items() if name != _ALL}
     sizes: dict[str, int] = {}  # by node, of the smallest set of nodes that it is in
