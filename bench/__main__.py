@@ -64,7 +64,7 @@ class Bench:
         names = list(map(full_name, scene.shape.names))
 
         def complete() -> bool:
-            return all(kubelet.counts.get(one, -1) >= scene.shape.devices for one in names)
+            return all(kubelet.counts.get(name, -1) >= scene.shape.devices for name in names)
 
         config = scratch / "config.yaml"
         config.write_text(scene.config() if subject == DEVHOST else scene.served())
@@ -109,8 +109,8 @@ class Bench:
             self.figures["memory (MiB)", subject] = rss_mib(process.pid)
         await kubelet.stop()
 
-    def _put(self, what: str, subject: str, seconds: float) -> None:
-        self.figures[f"{what} (ms)", subject] = seconds * 1000
+    def _put(self, figure: str, subject: str, seconds: float) -> None:
+        self.figures[f"{figure} (ms)", subject] = seconds * 1000
 
 
 async def timed(cause: Callable[[], object], effect: Awaitable[None]) -> float:
@@ -159,15 +159,15 @@ async def started(words: list[str], scratch: Path) -> "AsyncIterator[subprocess.
 def rows(runs: list[Figures], subjects: list[str]) -> Iterator[list[str]]:
     """Yield a table: medians of the runs, and of their ratios to the bare plugin in Python."""
     yield ["", *subjects, f"{DEVHOST} / {PYTHON}"]
-    for what in dict.fromkeys(key for key, _ in itertools.chain.from_iterable(runs)):
-        shown = [what]
+    for figure in dict.fromkeys(key for key, _ in itertools.chain.from_iterable(runs)):
+        shown = [figure]
         for subject in subjects:
-            found = [run[what, subject] for run in runs if (what, subject) in run]
-            shown.append(f"{statistics.median(found):.3g}" if found else "")
+            measured = [run[figure, subject] for run in runs if (figure, subject) in run]
+            shown.append(f"{statistics.median(measured):.3g}" if measured else "")
         ratios = [
-            run[what, DEVHOST] / run[what, PYTHON]
+            run[figure, DEVHOST] / run[figure, PYTHON]
             for run in runs
-            if {(what, DEVHOST), (what, PYTHON)} <= run.keys()
+            if {(figure, DEVHOST), (figure, PYTHON)} <= run.keys()
         ]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
         shown.append(f"{statistics.median(ratios):.2f} ({spread})" if ratios else "")

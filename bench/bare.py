@@ -50,7 +50,7 @@ class Plugin(grpc.GenericRpcHandler):
             self._encoded[entry] = pb.ListAndWatchResponse(devices=[device]).SerializeToString()
 
     def notify(self) -> None:
-        """Have the streams send the list."""
+        """Send the list on all streams."""
         for changed in self._changed:
             changed.set()
 
@@ -89,8 +89,8 @@ class Plugin(grpc.GenericRpcHandler):
         response = pb.AllocateResponse()
         for container in request.container_requests:
             answer = response.container_responses.add()
-            for one in container.devices_ids:
-                path = f"{self.directory}/{one}"
+            for device in container.devices_ids:
+                path = f"{self.directory}/{device}"
                 answer.devices.add(container_path=path, host_path=path, permissions="rw")
         return response
 
@@ -143,7 +143,7 @@ async def register(plugins: list[Plugin], directory: Path, *, again: bool) -> No
             "/v1beta1.Registration/Register", pb.RegisterRequest.SerializeToString
         )
 
-        async def one(plugin: Plugin) -> None:
+        async def register_plugin(plugin: Plugin) -> None:
             async with places:
                 if again:
                     await plugin.serve()
@@ -152,7 +152,7 @@ async def register(plugins: list[Plugin], directory: Path, *, again: bool) -> No
                 )
                 await call(request)
 
-        await asyncio.gather(*map(one, plugins))
+        await asyncio.gather(*map(register_plugin, plugins))
     gc.collect()
     gc.freeze()
 
@@ -161,7 +161,7 @@ async def run(plugins: list[Plugin], directory: Path) -> None:
     """Serve until the process ends."""
     inotify, tasks = Inotify(), set[asyncio.Task[None]]()
     watches = {inotify.add(plugin.directory, writes=False): plugin for plugin in plugins}
-    own = inotify.add(str(directory), writes=False)
+    kubelet = inotify.add(str(directory), writes=False)
 
     def read() -> None:
         changed: dict[Plugin, None] = {}
@@ -169,7 +169,7 @@ async def run(plugins: list[Plugin], directory: Path) -> None:
             if plugin := watches.get(watch):
                 plugin.look(name)
                 changed[plugin] = None
-            elif watch == own and name == "kubelet.sock" and (directory / name).exists():
+            elif watch == kubelet and name == "kubelet.sock" and (directory / name).exists():
                 work = register(plugins, directory, again=True)
                 tasks.add(task := asyncio.create_task(work))
                 task.add_done_callback(tasks.discard)
@@ -187,14 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plugin-dir", type=Path, required=True)
     parser.add_argument("--resources", type=Path, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    declared = json.loads(given.resources.read_text())
+    declared = json.loads(options.resources.read_text())
     plugins = [
-        Plugin(one["name"], one["directory"], one["prefix"], given.plugin_dir) for one in declared
+        Plugin(entry["name"], entry["directory"], entry["prefix"], options.plugin_dir)
+        for entry in declared
     ]
-    asyncio.run(run(plugins, given.plugin_dir))
+    asyncio.run(run(plugins, options.plugin_dir))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Flow:
 
     @property
     def modules(self) -> set[str]:
-        """Those of each time, as something else may run meanwhile."""
+        """The modules that are called each time: something else may run meanwhile."""
         return set.intersection(*(set(calls) for calls in self.times))
 
     @property
@@ -104,7 +104,7 @@ async def allocate(directory: Path, *, recorded: bool) -> Flow:
     return Flow(times)
 
 
-async def event(directory: Path, what: str) -> Flow:
+async def event(directory: Path, source: str) -> Flow:
     """From the kernel's event until a device is listed, logged and counted."""
     tree = HostTree(directory / "host")
     tree.directory("/dev/bench")
@@ -113,14 +113,14 @@ async def event(directory: Path, what: str) -> Flow:
         kernel = Kernel(patch)
 
         def plug(number: int) -> None:
-            if what == "a USB stick comes":
+            if source == "a USB stick comes":
                 tree.hardware(_STICK.format(number))
                 kernel.send("add", "tty")
             else:
-                kind = stat.S_IFCHR if what == "a node comes" else stat.S_IFREG
+                kind = stat.S_IFCHR if source == "a node comes" else stat.S_IFREG
                 os.mknod(tree.at(f"/dev/bench/{number}"), 0o600 | kind, os.makedev(240, number))
 
-        config = f"version: v1\nresources: [{{name: {_NAME}, sources: [{_SOURCES[what]}]}}]"
+        config = f"version: v1\nresources: [{{name: {_NAME}, sources: [{_SOURCES[source]}]}}]"
         async with _host(directory) as (kubelet, hosting):
             host = hosting.start(config, root=tree.root)
             times: list[Counter[str]] = []
@@ -151,17 +151,17 @@ async def report() -> None:
     root.setLevel(logging.INFO)
     root.handlers = [LogQueue(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))]
     flows: dict[str, Callable[[Path], Awaitable[Flow]]] = {
-        what: partial(event, what=what)
-        for what in _SOURCES
-        if what == "a file comes" or not os.geteuid()
+        source: partial(event, source=source)
+        for source in _SOURCES
+        if source == "a file comes" or not os.geteuid()
     }
     flows["Allocate, without a state directory"] = partial(allocate, recorded=False)
     flows["the first Allocate of a device, which is recorded"] = partial(allocate, recorded=True)
     print("\n| in devhost | modules | calls |\n| --- | --- | --- |")
-    for what, measure in flows.items():
+    for source, measure in flows.items():
         with tempfile.TemporaryDirectory(prefix="bench") as scratch:
             flow = await measure(Path(scratch))
-        print(f"| {what} | {len(flow.modules)} | {flow.calls:.0f} |")
+        print(f"| {source} | {len(flow.modules)} | {flow.calls:.0f} |")
 
 
 if __name__ == "__main__":

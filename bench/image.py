@@ -1,4 +1,4 @@
-"""What devhost takes of memory in its image, in a pod as the chart makes it.
+"""The memory that devhost takes in its image, in a pod as the chart makes it.
 
     python -m bench.image [RESOURCES...]
 
@@ -81,16 +81,16 @@ class Memory:
         anonymous, file = (
             int(parts[self._prefix + name]) for name in (self._anonymous, "inactive_file")
         )
-        found = {"anonymous": anonymous, "working set": usage - file, "usage": usage}
-        return {part: size / 2**20 for part, size in found.items()}
+        sizes = {"anonymous": anonymous, "working set": usage - file, "usage": usage}
+        return {part: size / 2**20 for part, size in sizes.items()}
 
 
 async def measure(image: Image, resources: int, directory: Path) -> None:
     """Print the figures for so many resources."""
     scene = Scene(directory, Shape(resources, DEVICES))
     plugins, state, config = (directory / name for name in ("plugins", "state", "config"))
-    for each in (plugins, state, config, directory / "runc"):
-        each.mkdir()
+    for made in (plugins, state, config, directory / "runc"):
+        made.mkdir()
     (config / "config.yaml").write_text(scene.config())
     kubelet = SimulatedKubelet(plugins, directory / "pod-resources" / "kubelet.sock")
     await kubelet.start()
@@ -141,7 +141,7 @@ async def measure(image: Image, resources: int, directory: Path) -> None:
 
 
 def _forget(rootfs: Path) -> None:
-    """Have the kernel forget the content of the image's files, as if nobody had read them."""
+    """Drop from the kernel's cache the content of the image's files, as if nobody had read them."""
     for path in rootfs.rglob("*"):
         if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:

@@ -67,7 +67,9 @@ class Kubelet(rpc.RegistrationServicer):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for listed in stub.ListAndWatch(pb.Empty()):
                     self._plugins[resource] = stub
-                    self.counts[resource] = sum(one.health == "Healthy" for one in listed.devices)
+                    self.counts[resource] = sum(
+                        device.health == "Healthy" for device in listed.devices
+                    )
                     async with self._changed:
                         self._changed.notify_all()
 

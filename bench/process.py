@@ -1,4 +1,4 @@
-"""What a process holds: from outside, without its help."""
+"""The memory of a process, seen from outside."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,6 @@ from pathlib import Path
 
 def rss_mib(pid: int) -> float:
     """Return the resident memory of a process."""
-    found = re.search(r"^VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None, "a process with memory"
-    return int(found[1]) / 1024
+    match = re.search(r"^VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match is not None, "a process with memory"
+    return int(match[1]) / 1024

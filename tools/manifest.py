@@ -47,7 +47,7 @@ def manifest() -> str:
         *("template", "devhost", str(CHART), "--namespace=devhost", "--kube-version=1.31.0"),
         values=VALUES,
     )
-    lines = (one for one in rendered.splitlines() if not one.lstrip().startswith(_OF_HELM))
+    lines = (line for line in rendered.splitlines() if not line.lstrip().startswith(_OF_HELM))
     # As it was written, with its comments.
     config = textwrap.indent(EXAMPLE.read_text(), " " * 4)
     text = re.sub(r"(?<=  config\.yaml: \|\n)(?:    .*\n)+", lambda _: config, "\n".join(lines))

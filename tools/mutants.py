@@ -49,8 +49,8 @@ class Mutant:
 
 def mutants(words: list[str]) -> list[Mutant]:
     """Read those of the list that have all the words."""
-    every = [Mutant(**one) for one in yaml.safe_load(LIST.read_text(encoding="utf-8"))]
-    return [one for one in every if all(word in repr(one) for word in words)]
+    listed = [Mutant(**entry) for entry in yaml.safe_load(LIST.read_text(encoding="utf-8"))]
+    return [mutant for mutant in listed if all(word in repr(mutant) for word in words)]
 
 
 class _Replacement(ast.NodeTransformer):
@@ -151,7 +151,7 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
         copy = Path(directory) / "devhost"
         shutil.copytree(ROOT, copy, ignore=_LEFT_OUT, symlinks=True)
-        for tests in dict.fromkeys(one.tests for one in chosen):
+        for tests in dict.fromkeys(mutant.tests for mutant in chosen):
             if (how := noticed(copy, tests)) is not None:
                 sys.exit(f"without any mutant: {how}")
         for number, mutant in enumerate(chosen):

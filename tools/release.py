@@ -1,4 +1,4 @@
-"""What the release workflow needs to know of the project, with Python's own library alone.
+"""The facts of the project for the release workflow, with Python's own library alone.
 
 python3 -m tools.release check TAG --source URL   is everything ready for this tag?
 python3 -m tools.release notes VERSION            print the release's section of CHANGELOG.md
@@ -26,20 +26,20 @@ class NotReadyError(Exception):
 
 
 def version_problems(version: str = __version__) -> Iterator[str]:
-    """Say which files have another version than the package."""
+    """Yield the files that have another version than the package."""
     chart = (CHART / "Chart.yaml").read_text()
     for file, pattern, text in (
         ("Chart.yaml: version", r"(?m)^version: (.+)$", chart),
         ("Chart.yaml: appVersion", r'(?m)^appVersion: "(.+)"$', chart),
         ("Dockerfile: VERSION", r"(?m)^ARG VERSION=(.+)$", (ROOT / "Dockerfile").read_text()),
     ):
-        found = re.findall(pattern, text)
-        if found != [version]:
-            yield f"{file} is {', '.join(found) or 'missing'}, not {version}"
+        versions = re.findall(pattern, text)
+        if versions != [version]:
+            yield f"{file} is {', '.join(versions) or 'missing'}, not {version}"
 
 
 def source_problems(source: str) -> Iterator[str]:
-    """Say which addresses of package and chart do not belong to a repository."""
+    """Yield the addresses of package and chart that do not belong to a repository."""
     urls = dict(project()["urls"])
     if urls.pop("source") != source:
         yield f"pyproject.toml: source is not {source}"

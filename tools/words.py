@@ -17,18 +17,16 @@ PHRASES: Final = re.compile(
 
 def main() -> None:
     """Name each phrase; exit with status 1 if there is one."""
-    found = []
+    problems = []
     for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix in SUFFIXES and "api" not in file.parts and file != Path(__file__):
                 text = re.sub(r"\s+(# |// )?", " ", file.read_text(encoding="utf-8"))
-                shown = (
-                    text[max(one.start() - 40, 0) : one.end() + 20]
-                    for one in PHRASES.finditer(text)
-                )
-                found += [f"{file.relative_to(ROOT)}: …{one}…" for one in shown]
-    if found:
-        sys.exit("these have a plainer equivalent:\n" + "\n".join(found))
+                for match in PHRASES.finditer(text):
+                    context = text[max(match.start() - 40, 0) : match.end() + 20]
+                    problems.append(f"{file.relative_to(ROOT)}: …{context}…")
+    if problems:
+        sys.exit("these have a plainer equivalent:\n" + "\n".join(problems))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
-from devhost.hostfs.files import THREAD
+from devhost.hostfs.files import note_answer
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import Cause, FileKind, Snapshot, Verdict
 from devhost.model.limits import CDI_SPEC_MAX, CDI_SPECS_MAX
@@ -250,7 +250,7 @@ def cdi_devices(
     edits_by_device: dict[str, Edits] = {}
     size = 0
     for device in sorted(snapshot.devices.values(), key=lambda device: device.id not in before):
-        THREAD.progress.note()  # what takes long for many devices is not a host that hangs
+        note_answer()  # what takes long for many devices is not a host that hangs
         brought: Edits | None = None
         if device.is_present:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be

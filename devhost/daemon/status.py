@@ -102,7 +102,7 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
         *mistakes(served.scanner.resource, snapshot),
         *published.warnings,
         *(
-            f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
+            f"{reader.place}: {reason}: read every {POLL_S:.0f} s"
             for reader in served.scan.readers
             if (reason := reader.polling_reason)
         ),

@@ -248,8 +248,8 @@ def explain_sources(
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
     }
     skipped = {skip.candidate: skip.reason for skip in snapshot.skipped}
-    for index, source in enumerate(scanner.sources):
-        selection = source.select(listings)
+    for index, compiled in enumerate(scanner.sources):
+        selection = compiled.select(listings)
         by_label: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
@@ -258,14 +258,14 @@ def explain_sources(
         candidates.sort(key=lambda candidate: not candidate["taken"])
         candidates += [_left(skip.candidate, [skip.reason]) for skip in selection.skipped]
         failures = (*selection.failed_sources.values(), *selection.notes)
-        unmatched = () if failures else source.unmatched(listings)
+        unmatched = () if failures else compiled.source.unmatched(listings)
         left = [
             _left(candidate.name, explain.mismatch_texts(candidate))
             for candidate in explain.closest_first(unmatched)
         ]
         yield {
             "source": index,
-            "summary": "; ".join((explain.summary(source.spec.kind), *failures)),
+            "summary": "; ".join((explain.summary(compiled.spec.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*candidates, *left[:_SHOWN_MAX]],
         }

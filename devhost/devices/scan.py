@@ -16,7 +16,7 @@ from devhost.devices.context import Owners, ScanContext
 from devhost.devices.identify import ID_LIMIT_REACHED, SETTLE_S, Identified, identify
 from devhost.devices.places import with_places
 from devhost.errors import AllocationError, MissingRightError
-from devhost.hostfs.files import THREAD
+from devhost.hostfs.files import note_answer
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
@@ -46,7 +46,7 @@ class Scanner(Declaration):
     def locations(self) -> tuple[Location, ...]:
         """The places of the host that have to be read."""
         return tuple(
-            dict.fromkeys(location for source in self.sources for location in source.locations)
+            dict.fromkeys(place for compiled in self.sources for place in compiled.source.locations)
         )
 
     @functools.cached_property
@@ -136,7 +136,7 @@ class Scanner(Declaration):
             former = previous.get(found_device.id)
             if found_device is former and former.is_rendered and not asks:
                 continue
-            THREAD.progress.note()  # what takes long for many devices is not a host that hangs
+            note_answer()  # what takes long for many devices is not a host that hangs
             device, allocation = self._rendered(found_device, former)
             if device.is_rendered and self._clashing:
                 text = taken.take(device.id, self.alone(device, self._clashing))

@@ -18,7 +18,8 @@ from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
 from devhost.drafts.selectors import SourceOptions
-from devhost.hostfs.sysfs import KernelNode, SysfsDevice, ancestor_devices
+from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice
+from devhost.hostfs.sysfs import ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
 from devhost.model.pattern import matches_any

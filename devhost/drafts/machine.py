@@ -7,14 +7,8 @@ from typing import Any, Final
 
 from devhost.hostfs.device_classes import PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles, is_in_dev
-from devhost.hostfs.sysfs import (
-    KernelNode,
-    Number,
-    SysfsDevice,
-    ancestor_devices,
-    node_variables,
-    owning_device,
-)
+from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice, node_variables, owning_device
+from devhost.hostfs.sysfs import Number, ancestor_devices
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware_sources import PCI_CLASSES

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from devhost.drafts.machine import DescribedNode, Machine
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, SysfsTree, ancestor_devices
+from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice
 from devhost.model.hardware_sources import USB_NODE, Sysfs
 from devhost.sources.matcher import Matcher
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.kernel_devices import owning_device
 from devhost.hostfs.mounts import read_lines
-from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, owning_device, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
 
 
 class Row(NamedTuple):

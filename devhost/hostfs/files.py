@@ -85,7 +85,11 @@ def _state(realpath: str, status: os.stat_result, former: FileState | None) -> F
 
 
 class Progress:
-    """The time of the host's last answer to a call: a slow filesystem is not one that hangs."""
+    """The time of the host's last answer to a call: a slow filesystem is not one that hangs.
+
+    A call is made by one thread, and `HostFiles.to_local` notes the answers to it: the host has
+    answered a thread that comes to its next file.
+    """
 
     def __init__(self) -> None:
         self.note()
@@ -109,6 +113,11 @@ class _Thread(threading.local):
 THREAD: Final = _Thread()
 
 
+def note_answer() -> None:
+    """Set the time of the host's last answer to this thread to now."""
+    THREAD.progress.answered_at = monotonic()
+
+
 class Tally:
     """Counts the entries of directories that are read; too many end the reading (E2BIG).
 
@@ -121,7 +130,7 @@ class Tally:
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
-        THREAD.progress.answered_at = monotonic()
+        note_answer()
         width = 1 if directory.isascii() and name.isascii() else 4  # bytes of a character, at most
         self.count += 1 + (len(directory) + len(name)) * width // ENTRY_BYTES
         reason = self._refusal(self.count) if self.count > ENTRIES_FEW else None
@@ -157,11 +166,8 @@ class HostFiles:
         return bool(kinds) and _SYSFS_MAGIC not in kinds
 
     def to_local(self, path: str) -> str:
-        """Return the path at which this process sees a host path, without following links.
-
-        A caller that comes here has the host's answer to its call before.
-        """
-        THREAD.progress.answered_at = monotonic()  # called for each file: `note` would be dearer
+        """Return the path at which this process sees a host path, without following links."""
+        note_answer()
         return path if self.root == "/" else self.root.rstrip("/") + path
 
     def lstat(self, path: str) -> os.stat_result:
@@ -306,7 +312,6 @@ class CachedFiles:
     def __init__(self, files: HostFiles) -> None:
         self._files = files
         self._realpaths: dict[str, str] = {}
-        self._listed: set[str] = set()
 
     def stat(self, path: str, former: FileState | None = None) -> FileState | None:
         """Return the same as `HostFiles.stat`, and the former object where nothing has changed."""
@@ -328,8 +333,7 @@ class CachedFiles:
         """Whether an entry of a directory is a link; ``None`` where there is no such entry."""
         parent, _, name = path.rpartition("/")
         try:
-            if parent not in self._listed:
-                self._files.check_shown(parent, name)
+            self._files.check_shown(parent, name)
             real = f"{self._real_directory(parent)}/{name}"
             mode = os.lstat(self._files.to_local(real)).st_mode
         except OSError as error:
@@ -344,7 +348,6 @@ class CachedFiles:
         try:
             if (real := self._files.check_shown(path)) is not None:
                 self._realpaths[path] = real
-            self._listed.add(path)
             with os.scandir(self._files.to_local(self._real_directory(path) or "/")) as scan:
                 entries = []
                 for entry in scan:
@@ -358,18 +361,13 @@ class CachedFiles:
 
     def _real_directory(self, path: str) -> str:
         """Return a directory's real path, without a slash at its end."""
-        below: list[str] = []
-        while (real := self._realpaths.get(path)) is None:
-            if path.rpartition("/")[2] in _DOTS:
-                real = self._realpaths[path] = self._files.realpath(path).rstrip("/")
-                break
-            below.append(path)
-            path = path.rpartition("/")[0]
-        for directory in reversed(below):
-            real += directory[directory.rindex("/") :]
-            if os.path.islink(self._files.to_local(real)):
-                real = self._files.realpath(directory).rstrip("/")
-            self._realpaths[directory] = real
+        if (real := self._realpaths.get(path)) is None:
+            parent, _, name = path.rpartition("/")
+            above = self._realpaths.get(parent)
+            real = f"{above}/{name}"
+            if above is None or name in _DOTS or os.path.islink(self._files.to_local(real)):
+                real = self._files.realpath(path).rstrip("/")
+            self._realpaths[path] = real
         return real
 
 

@@ -36,7 +36,7 @@ class Walk:
         hidden: bool = False,
         leave_out: Iterable[str] = (),
     ) -> None:
-        self.files, self._base, self._tally = CachedFiles(files), base, tally or Tally()
+        self._files, self._base, self._tally = CachedFiles(files), base, tally or Tally()
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
         self.matches: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}
@@ -65,7 +65,7 @@ class Walk:
             for entry in entries:
                 below_entry = self._match(entry, pattern)
                 if below_entry == ():
-                    self.matches[f"{below}{entry.name}"] = _is_link(entry)
+                    self.matches[f"{below}{entry.name}"] = entry.is_symlink()
                 elif below_entry and f"{self._base}/{below}{entry.name}" not in self._leave_out:
                     children.setdefault(entry.name, set()).add(below_entry)
         return children
@@ -75,14 +75,16 @@ class Walk:
         part, *rest = pattern
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
-            return pattern if shown and _is_directory(entry) else None
+            return pattern if shown and entry.is_dir(follow_symlinks=False) else None
         if not matches_name(entry.name, part, hidden=self._hidden):
             return None
-        return tuple(rest) if not rest or _is_link(entry) or _is_directory(entry) else None
+        if rest and not (entry.is_symlink() or entry.is_dir(follow_symlinks=False)):
+            return None
+        return tuple(rest)
 
     def _is_link(self, name: str) -> bool | None:
         try:
-            return self.files.is_link(f"{self._base}/{name}")
+            return self._files.is_link(f"{self._base}/{name}")
         except OSError as error:
             self.unreadable[name] = describe_read_error(error)
             return None
@@ -90,23 +92,9 @@ class Walk:
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         path = f"{self._base}/{below}".rstrip("/")
         try:
-            return self.files.entries(path or "/", tally=self._tally) or []
+            return self._files.entries(path or "/", tally=self._tally) or []
         except OSError as error:
             if not below or error.errno == errno.E2BIG:  # too many
                 raise
             self.unreadable[below.rstrip("/")] = describe_read_error(error)
             return []
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:  # it cannot be read: reading it as a directory says why
-        return True
-
-
-def _is_link(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_symlink()
-    except OSError:
-        return False

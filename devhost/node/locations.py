@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
-from devhost.sources.base import NOT_DEVICES, Listing, Location, has_no_events, list_location
+from devhost.sources.base import NOT_DEVICES, Listing, Location, list_location
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
@@ -77,7 +77,7 @@ class LocationReader:
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
             uevents.subscribe(location.subsystems, self._notify)
-        self._calls = BlockingCalls(f"watch {location.base}", serial=True)
+        self._calls = BlockingCalls(f"watch {self.place}", serial=True)
         self._starting = asyncio.Lock()
         self._requested, self._started = 1, 0  # how often
         quota.add(self)
@@ -86,6 +86,11 @@ class LocationReader:
         self._progress = Progress()  # of the thread that reads
         self._listing: Listing | None = None
         self._began = 0.0
+
+    @property
+    def place(self) -> str:
+        """The directory that is watched, or what the kernel's events are about."""
+        return self.location.watched.path if self.location.watched else "/sys"
 
     @property
     def polling_reason(self) -> str:
@@ -114,7 +119,7 @@ class LocationReader:
         if self.location.subsystems:
             self._uevents.open()
         watched, files = self.location.watched, self._files
-        if watched is None or has_no_events(watched.path):
+        if watched is None:
             return
         path = await self._calls.run(
             lambda: files.to_local(files.resolve(watched.path)),

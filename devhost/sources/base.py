@@ -6,7 +6,7 @@ and the code of a plugin are sources. `selection` decides which candidates are n
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
 from devhost.model.device import NO_VARIABLES, Hardware, Node, Skipped
@@ -34,11 +34,6 @@ class Location:
     """A place where sources look; equal ones are the same place, and listed once for all."""
 
     __slots__ = ()
-
-    @property
-    def base(self) -> str:
-        """The host path, without a slash at its end, before the names that are listed."""
-        return ""
 
     @property
     def watched(self) -> WatchedDirectory | None:
@@ -76,7 +71,8 @@ class Listing:
     unreadable: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
 
 
-Listings = Mapping[Location, Listing]
+Listings = Mapping[Location, Any]
+"""By location, what its `list` has returned; a source is only asked if none of its own failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +83,14 @@ class Candidate:
         path: The host path as matched; empty for a token.
         name: The device ID that the source gives by default.
         exclusion: Why the source's own options exclude it.
-        entry: The listing that has it, and its name there; ``None`` for a token.
+        listing: The listing that has it; ``None`` for a token.
     """
 
     path: str
     name: str
     variables: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
     exclusion: str | None = None
-    entry: "tuple[FileListing, str] | None" = None
+    listing: "FileListing | None" = None
     hardware: Hardware | None = None
 
 
@@ -121,7 +117,7 @@ class NodeSource:
     empty_text = ""
 
     def failure(self, _listings: Listings, /) -> str | None:
-        """Return why it finds only a part; asked once before each `find`."""
+        """Return why it finds only a part."""
         return None
 
     def find(
@@ -144,8 +140,3 @@ def list_location(location: Location, files: HostFiles, tally: Tally | None = No
         return location.list(files, tally or Tally())
     except OSError as error:
         return Listing(failure=describe_read_error(error))
-
-
-def has_no_events(path: str) -> bool:
-    """Return whether there are no events at a path: the kernel makes up what is there."""
-    return f"{path}/".startswith(("/sys/", "/proc/"))

@@ -11,20 +11,15 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import yaml
 
 from devhost.errors import describe_os_error
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
-from devhost.hostfs.sysfs import (
-    KernelNode,
-    SysfsTree,
-    node_variables,
-    owning_device,
-    sysfs_by_number,
-)
+from devhost.hostfs.kernel_devices import KernelNode, node_variables
+from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.device import Cause, FileKind, FileState, Hardware, Skipped
 from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
@@ -32,7 +27,6 @@ from devhost.model.pattern import matches_any
 from devhost.model.sources import Cdi
 from devhost.sources.base import (
     Candidate,
-    Listing,
     Listings,
     Location,
     NodeSource,
@@ -136,70 +130,73 @@ class VendorDevice(NamedTuple):
 def distinguish(
     nodes_by_name: Mapping[str, Nodes], in_full: Collection[str] = ()
 ) -> list[VendorDevice]:
-    """Return the devices of a kind; one that stands for others only in their place, if in full."""
-    sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
-    by_node: dict[str, list[Nodes]] = {}
-    for nodes in sets:
-        for node in nodes:
-            by_node.setdefault(node, []).append(nodes)
-    unions = {s for s in sets if all(any(part < s for part in by_node[node]) for node in s)}
-    users = Counter(node for nodes in sets - unions for node in nodes)
-    namesakes: dict[object, list[str]] = {}
-    devices: dict[str, VendorDevice] = {}
-    for name, nodes in nodes_by_name.items():
-        if name != _ALL and nodes not in unions:
+    """Return the devices of a kind: names with the same nodes are one, and each has its own nodes.
+
+    A name stands for several devices if it is ``all``, or if smaller devices have each of its
+    nodes: it is a device only if it is chosen `in_full`, in the place of all that share a node.
+    """
+    plain = {name: nodes for name, nodes in nodes_by_name.items() if name != _ALL}
+    sizes: dict[str, int] = {}  # by node, of the smallest set of nodes that it is in
+    for nodes in sorted(plain.values(), key=len, reverse=True):
+        sizes |= dict.fromkeys(nodes, len(nodes))
+    groups = {_ALL} | {
+        name
+        for name, nodes in plain.items()
+        if nodes and all(sizes[node] < len(nodes) for node in nodes)
+    }
+    devices = [
+        VendorDevice((name,), nodes, nodes)
+        for name, nodes in nodes_by_name.items()
+        if name in groups and name in in_full
+    ]
+    taken = Nodes().union(*(device.nodes for device in devices))
+    namesakes: dict[Nodes | str, list[str]] = {}  # by nodes; a device without any has one name
+    for name, nodes in plain.items():
+        if name not in groups:
             namesakes.setdefault(nodes or name, []).append(name)
-        elif name in in_full:
-            devices[name] = VendorDevice((name,), nodes, nodes)
-    taken = Nodes().union(*(device.nodes for device in devices.values()))
+    users = Counter(node for aliases in namesakes.values() for node in plain[aliases[0]])
     for aliases in namesakes.values():
-        nodes = nodes_by_name[aliases[0]]
+        nodes = plain[aliases[0]]
         owned = Nodes(node for node in nodes if users[node] == 1)
         if taken.isdisjoint(nodes) and (owned or not nodes):
             aliases.sort(key=lambda name: (bool(_COUNTED.fullmatch(name)), names.natural_key(name)))
-            devices[aliases[0]] = VendorDevice(tuple(aliases), nodes, owned)
-    return [devices[name] for name in names.natural(devices)]
+            devices.append(VendorDevice(tuple(aliases), nodes, owned))
+    return sorted(devices, key=lambda device: names.natural_key(device.names[0]))
 
 
 # ── the host's specs ───────────────────────────────────────────────────────────────────
 
 
+@dataclass(eq=False, kw_only=True)
 class SpecListing(FileListing):
     """The specs in a directory, by path; what cannot be read is `unreadable`.
 
-    Any host path is a name in it: devices may have their nodes anywhere.
+    Any host path can be read in it: devices may have their nodes anywhere.
+
+    Attributes:
+        kinds: The kind of each file, by path; of one that is unreadable, when it was read last.
     """
 
-    def __init__(self, files: HostFiles) -> None:
-        super().__init__("", files)
-        self.specs: dict[str, VendorSpec] = {}
-        self.unreadable: dict[str, str] = {}
-
-    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
-        """Return what is at host paths, for those that are there. Blocks."""
-        states: dict[str, FileState] = {}
-        for path in names.natural(paths):
-            with contextlib.suppress(OSError):
-                state = self.state(path[1:])
-                states |= {path: state} if state is not None else {}
-        return states
+    specs: Mapping[str, VendorSpec]
+    kinds: Mapping[str, str]
 
     @functools.cached_property
     def sysfs(self) -> SysfsTree:
         """The kernel's devices by number."""
-        return sysfs_by_number(self._files)
+        return sysfs_by_number(self.files)
 
     def syspath(self, state: FileState) -> str | None:
         """Return the directory in sysfs of a device node."""
-        kind = "block" if state.kind is FileKind.BLOCK else "char"
-        return self.sysfs.device_by_number(kind, state.number) if state.number else None
+        number = state.number
+        return self.sysfs.device_by_number(state.kind.value, number) if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class SpecLocation(Location):
-    """A directory where container runtimes look for CDI specs."""
+    """A directory where container runtimes look for CDI specs; it remembers the kinds of files."""
 
     path: str
+    _kinds: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def watched(self) -> WatchedDirectory:
@@ -208,19 +205,22 @@ class SpecLocation(Location):
 
     def list(self, files: HostFiles, tally: Tally) -> SpecListing:
         """Read the specs of others."""
-        listing = SpecListing(files)
+        specs, unreadable = dict[str, VendorSpec](), dict[str, str]()
         entries = CachedFiles(files).entries(self.path, tally=tally) or ()
         listed = [entry.name for entry in entries if _SPEC.fullmatch(entry.name)]
         if len(listed) > CDI_FILES_MAX:
             raise OSError(errno.E2BIG, f"more than {CDI_FILES_MAX} CDI specs", self.path)
         for path in (f"{self.path}/{name}" for name in names.natural(listed)):
             try:
-                listing.specs[path] = parse_spec(_read(files, path))
+                spec = specs[path] = parse_spec(_read(files, path))
+                self._kinds[path] = next(iter(spec), "").partition("=")[0]
             except ValueError as error:
-                listing.unreadable[path] = names.printable(str(error))
+                unreadable[path] = names.printable(str(error))
             except OSError as error:
-                listing.unreadable[path] = describe_os_error(error)
-        return listing
+                unreadable[path] = describe_os_error(error)
+        present = specs.keys() | unreadable.keys()
+        kinds = {path: kind for path, kind in self._kinds.items() if path in present}
+        return SpecListing(unreadable=unreadable, files=files, specs=specs, kinds=kinds)
 
 
 def _read(files: HostFiles, path: str) -> bytes:
@@ -251,21 +251,18 @@ class CdiSource(NodeSource):
         self._directories = tuple(map(SpecLocation, directories))
         self._nodes = NodesLocation(links=True)
         self.locations = (*self._directories, self._nodes)
-        self._files = set[str]()  # that have had devices of the kind
 
     def _listings(self, listings: Listings) -> list[SpecListing]:
-        chosen = map(listings.__getitem__, self._directories)
-        return [listing for listing in chosen if isinstance(listing, SpecListing)]
+        return [listings[directory] for directory in self._directories]
 
     def failure(self, listings: Listings) -> str | None:
-        """Return why a spec could not be read that has, or may have, devices of the kind."""
-        parts, kind = self._listings(listings), self._options.kind
-        specs = ((path, spec) for part in parts for path, spec in part.specs.items())
-        used = {path for path, spec in specs if any(name.startswith(f"{kind}=") for name in spec)}
-        broken = {path: why for part in parts for path, why in part.unreadable.items()}
-        self._files = used | (self._files & broken.keys())
-        relevant = (path for path in broken if path in self._files or not self._files)
-        return next((f"{path}: {broken[path]}" for path in relevant), None)
+        """Return why a file could not be read that had, or may have, devices of the kind."""
+        specs, kind = self._listings(listings), self._options.kind
+        kinds = {path: kind for listing in specs for path, kind in listing.kinds.items()}
+        unread = {path: why for listing in specs for path, why in listing.unreadable.items()}
+        unknown = "" if kind in kinds.values() else kind
+        relevant = (path for path in unread if kinds.get(path, unknown) == kind)
+        return next((f"{path}: {unread[path]}" for path in relevant), None)
 
     def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device that matches, or its name if it has none."""
@@ -301,11 +298,15 @@ class CdiSource(NodeSource):
 
 
 def _candidates(
-    device: VendorDevice, kind: str, specs: SpecListing, nodes: Listing
+    device: VendorDevice, kind: str, specs: SpecListing, nodes: NodesListing
 ) -> Iterator[Candidate | Skipped]:
     """Yield the nodes of a device that others do not have, or its name if it has none at all."""
     name = device.names[0]
-    label, states = f"{kind}={name}", specs.states(device.nodes)
+    label, states = f"{kind}={name}", dict[str, FileState]()
+    for path in names.natural(device.nodes):
+        with contextlib.suppress(OSError):
+            if (state := specs.state(path)) is not None:
+                states[path] = state
     variables = {"cdi.kind": kind, "cdi.name": name, "cdi.qualified": label}
     absent = [f"there is no {path}" for path in names.natural(device.nodes - states.keys())]
     if not device.nodes:
@@ -315,16 +316,14 @@ def _candidates(
     ordered = sorted(states, key=lambda path: path not in device.owned)
     places = filter(None, (specs.syspath(states[path]) for path in ordered))
     if syspath := next(places, ""):
-        owner, link = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
-        variables |= owner.variables if owner is not None else {}
-        variables["subsystem"] = subsystem = specs.sysfs.link_name(link) or ""
-        kernel_node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
-        variables |= node_variables(kernel_node, specs.sysfs)
+        subsystem = specs.sysfs.link_name(f"{syspath}/subsystem") or ""
+        node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
+        variables |= node_variables(node, specs.sysfs)
     lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
-        links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
+        links = nodes.udev.get(path, {})
         number = states[path].number
         hardware = Hardware(
             label, label, syspath, path, path, number, role=None, numa=syspath, incomplete=lack
         )
-        yield Candidate(path, name, {**variables, **links}, None, (specs, path[1:]), hardware)
+        yield Candidate(path, name, {**variables, **links}, None, specs, hardware)

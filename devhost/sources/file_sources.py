@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
@@ -27,83 +27,80 @@ from devhost.sources.base import (
 _IN_PART: Final = "the pattern matches only a part of it"
 
 
+@dataclass(eq=False, kw_only=True)
 class FileListing(Listing):
-    """The files below a directory: each is read when the first source asks, once for all sources.
+    """Files of the host: each is read when the first source asks, once for all sources.
 
     Attributes:
-        names: The paths below the directory, in natural order; `links` are those that are links.
+        base: The directory, without a slash at its end.
+        names: The paths below it, in natural order.
+        links: The whole paths of those that are links.
         siblings: The entries that are there instead of a single path.
     """
 
-    def __init__(
-        self,
-        base: str,
-        files: HostFiles,
-        walk: Walk | None = None,
-        *,
-        siblings: Sequence[str] = (),
-        missing: str | None = None,
-    ) -> None:
-        matches, unreadable = (walk.matches, walk.unreadable) if walk else ({}, {})
-        super().__init__(
-            missing=missing,
-            unreadable={f"{base}/{name}": reason for name, reason in unreadable.items()},
-        )
-        self._base, self._files = base, files
-        self._cache = walk.files if walk else CachedFiles(files)
-        self.names: Sequence[str] = names.natural(matches)
-        self.links = frozenset(name for name, is_link in matches.items() if is_link)
-        self.siblings = siblings
-        self._states: dict[str, FileState | None] = {}
+    files: HostFiles
+    base: str = ""
+    names: Sequence[str] = ()
+    links: frozenset[str] = frozenset()
+    siblings: Sequence[str] = ()
+    _states: dict[str, FileState | None] = field(default_factory=dict)
+
+    @functools.cached_property
+    def _cached_files(self) -> CachedFiles:
+        return CachedFiles(self.files)
 
     @functools.cached_property
     def host_use(self) -> HostUse:
         """The use that the host itself makes of its disks and ports."""
-        return HostUse(self._files)
+        return HostUse(self.files)
 
-    def path(self, name: str) -> str:
-        """Return the host path of a name."""
-        return f"{self._base}/{name}"
-
-    def state(self, name: str, previous: FileState | None = None) -> FileState | None:
-        """Return what is at a name; ``None`` where it leads nowhere. Blocks.
+    def state(self, path: str, previous: FileState | None = None) -> FileState | None:
+        """Return what is at a path; ``None`` where it leads nowhere. Blocks.
 
         A file that is as it was before is the same object.
 
         Raises:
             OSError: It cannot be read.
         """
-        if name not in self._states:
-            self._states[name] = self._cache.stat(self.path(name), previous)
-        return self._states[name]
+        if path not in self._states:
+            self._states[path] = self._cached_files.stat(path, previous)
+        return self._states[path]
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLocation(Location):
     """The paths below a directory that match a glob; wildcards match `hidden` names if set."""
 
-    path: str
+    path: str  # without a slash at its end
     glob: str = "*"
     hidden: bool = True
 
     @property
-    def base(self) -> str:
-        """The directory."""
-        return self.path.rstrip("/")
+    def watched(self) -> WatchedDirectory | None:
+        """The directory, and where the glob leads further, all below it.
 
-    @property
-    def watched(self) -> WatchedDirectory:
-        """The directory, and where the glob leads further, all below it."""
-        return WatchedDirectory(self.path, self.glob == "**" or "/" in self.glob)
+        ``None`` where the kernel makes up what is there, of which there are no events.
+        """
+        if f"{self.path}/".startswith(("/sys/", "/proc/")):
+            return None
+        return WatchedDirectory(self.path or "/", self.glob == "**" or "/" in self.glob)
 
     def list(self, files: HostFiles, tally: Tally) -> FileListing:
         """List what matches."""
-        walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
-        entries = () if walk.matches else files.entries(self.path)
+        walk = Walk(files, self.path, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
+        entries = () if walk.matches else files.entries(self.path or "/")
         missing = _explain_missing(files, self.path) if entries is None else None
         siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
-        ordered = names.natural(siblings)
-        return FileListing(self.base, files, walk, siblings=ordered, missing=missing)
+        links = (name for name, is_link in walk.matches.items() if is_link)
+        return FileListing(
+            missing=missing,
+            unreadable={f"{self.path}/{name}": why for name, why in walk.unreadable.items()},
+            files=files,
+            base=self.path,
+            names=names.natural(walk.matches),
+            links=frozenset(f"{self.path}/{name}" for name in links),
+            siblings=names.natural(siblings),
+        )
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
@@ -111,7 +108,7 @@ def _explain_missing(files: HostFiles, directory: str) -> str:
         return f"{directory} is not a directory"
     hint = ""
     if directory.startswith("/dev/"):
-        above, _, name = directory.rstrip("/").rpartition("/")
+        above, _, name = directory.rpartition("/")
         siblings = (entry.name for entry in files.entries(above) or ())
         hint = did_you_mean(
             name, (sibling for sibling in siblings if may_be_proposed(f"{above}/{sibling}"))
@@ -139,29 +136,24 @@ class FileSource(NodeSource):
         matches = self._matches(listings, previous)
         return sorted(matches, key=lambda match: names.natural_key(match.name))
 
-    def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
-        for location, wanted in self._lookups:
-            listing = listings[location]
-            if isinstance(listing, FileListing):  # else it could not be listed
-                yield listing, wanted
-
     def _matches(
         self, listings: Listings, previous: Mapping[str, Node]
     ) -> Iterator[Candidate | Node]:
         seen: set[str] = set()
-        for listing, wanted in self._listings(listings):
+        for location, wanted in self._lookups:
+            listing: FileListing = listings[location]
             for name in listing.names:
-                path = listing.path(name)
+                path = f"{listing.base}/{name}"
                 if path in seen:
                     continue
                 node = previous.get(path)
-                if node is not None and _is_unchanged(node, listing, name):
+                if node is not None and _is_unchanged(node, listing):
                     seen.add(path)
                     yield node
                 elif (variables := self._variables(name, wanted)) is not None:
                     seen.add(path)
                     exclusion = self._exclusion(path, name)
-                    yield Candidate(path, name, variables, exclusion, (listing, name))
+                    yield Candidate(path, name, variables, exclusion, listing)
 
     def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
         """Return what a name that matches gives to templates."""
@@ -187,9 +179,9 @@ class FileSource(NodeSource):
         """Yield the other paths where it looks."""
         matched = {match.path for match in self._matches(listings, {})}
         paths = {
-            listing.path(name): name
-            for listing, _ in self._listings(listings)
-            for name in (*listing.names, *listing.siblings)
+            f"{location.path}/{name}": name
+            for location, _ in self._lookups
+            for name in (*listings[location].names, *listings[location].siblings)
         }
         for path, name in paths.items():
             if path not in matched:
@@ -205,10 +197,10 @@ class FileSource(NodeSource):
         return Unmatched(path, {"paths": path})
 
 
-def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:
+def _is_unchanged(node: Node, listing: FileListing) -> bool:
     """Return whether a node is as it was; whether a disk is in use cannot be seen there."""
     try:
-        state = listing.state(name, node.state)
+        state = listing.state(node.path, node.state)
     except OSError:
         return False
     return state is not None and state is node.state and state.kind is not FileKind.BLOCK
@@ -220,10 +212,10 @@ def _lookups(options: Directory | Glob | Dev) -> list[Lookup]:
         case Directory(path=path, recursive=recursive, include=include):
             hidden = any(glob.startswith((".", "[.]")) for glob in include or ())
             if recursive:
-                return [(DirectoryLocation(path, "**", hidden), None)]
-            return [(DirectoryLocation(path), None if hidden else "*")]
+                return [(DirectoryLocation(path.rstrip("/"), "**", hidden), None)]
+            return [(DirectoryLocation(path.rstrip("/")), None if hidden else "*")]
         case Glob(paths=paths):
-            return [_glob_lookup(path.rstrip("/") or "/") for path in paths]
+            return [_glob_lookup(path.rstrip("/")) for path in paths]
         case Dev(pattern=text):
             return [(DirectoryLocation("/dev", "**", text.startswith(r"\.")), text)]
 
@@ -233,7 +225,7 @@ def _glob_lookup(path: str) -> Lookup:
     parts = path.split("/")
     wild = (index for index, part in enumerate(parts) if is_wild(part))
     index = next(wild, len(parts) - 1)
-    directory, rest = "/".join(parts[:index]) or "/", "/".join(parts[index:])
+    directory, rest = "/".join(parts[:index]), "/".join(parts[index:])
     if "/" in rest or rest == "**" or not is_wild(rest):
         return DirectoryLocation(directory, rest, hidden=False), None
     return DirectoryLocation(directory), rest

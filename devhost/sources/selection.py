@@ -2,7 +2,6 @@
 
 import errno
 import functools
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -23,7 +22,7 @@ from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.sources import Cdi, Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 from devhost.sources import explain
-from devhost.sources.base import Candidate, Listings, Location, NodeSource, Unmatched, list_location
+from devhost.sources.base import Candidate, Listings, Location, NodeSource, list_location
 from devhost.sources.cdi_specs import CdiSource
 from devhost.sources.file_sources import FileListing, FileSource
 from devhost.sources.kernel import KernelSource
@@ -72,8 +71,8 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
     merged = Selection(
         tuple(node for selection in selections for node in selection.nodes),
         tuple(skip for selection in selections for skip in selection.skipped),
-        ChainMap(*(dict(selection.failed_sources) for selection in selections)),
-        ChainMap(*(dict(selection.unreadable) for selection in selections)),
+        {index: why for selection in selections for index, why in selection.failed_sources.items()},
+        {path: why for selection in selections for path, why in selection.unreadable.items()},
         tuple(note for selection in selections for note in selection.notes),
     )
     empty = [selection.explain_empty for selection in selections]
@@ -86,11 +85,13 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
 
 
 class CompiledSource:
-    """A source, and what the resource says of its nodes."""
+    """A source, and what the resource says of its nodes. Its methods block."""
 
     def __init__(self, index: int, spec: SourceSpec, source: NodeSource) -> None:
-        self.spec, self._index, self._source = spec, index, source
-        self.locations = source.locations
+        kind = spec.kind
+        self.spec, self.source, self._index = spec, source, index
+        self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
+        self._in_use = isinstance(kind, Static | Cdi) or kind.in_use
         self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
 
     @classmethod
@@ -110,24 +111,32 @@ class CompiledSource:
                 source = CdiSource(options, cdi_dirs)
         return cls(index, spec, source)
 
-    def unmatched(self, listings: Listings) -> Iterable[Unmatched]:
-        """Return what the source has not matched. Blocks."""
-        return self._source.unmatched(listings)
-
     def select(self, listings: Listings) -> Selection:
-        """Return what the source finds. Blocks."""
-        of_source = [listings[location] for location in self.locations]
+        """Return what the source finds."""
+        of_source = [listings[location] for location in self.source.locations]
         if reason := next((listing.failure for listing in of_source if listing.failure), None):
             return Selection(failed_sources={self._index: reason})
-        judge = CandidateFilter(self._index, self.spec)
-        for listing in of_source:
-            judge.add_unreadable(listing.unreadable)
-        failure = self._source.failure(listings)
-        judge.add(self._source.find(listings, self._previous))
-        nodes, skipped = tuple(judge.nodes), tuple(judge.skipped)
+        unreadable = {path: why for part in of_source for path, why in part.unreadable.items()}
+        skipped = [_unreadable(path, why) for path, why in unreadable.items()]
+        nodes, refused_units = list[Node](), set[str]()
+        for candidate in self.source.find(listings, self._previous):
+            judged: Node | Skipped | None
+            if isinstance(candidate, Candidate):
+                judged = self._judge(candidate, unreadable)
+                if candidate.hardware is not None and not isinstance(judged, Node):
+                    refused_units.add(candidate.hardware.unit)
+            else:
+                judged = candidate
+            if isinstance(judged, Node):
+                nodes.append(judged)
+            elif judged is not None:
+                skipped.append(judged)
+        if refused_units:  # another node of a disk, such as its controller's, is the disk
+            nodes = [n for n in nodes if n.hardware is None or n.hardware.unit not in refused_units]
         self._previous = {node.path: node for node in nodes}
+        failure = self.source.failure(listings)
         failed = {self._index: failure} if failure else {}
-        selection = Selection(nodes, skipped, failed, judge.unreadable)
+        selection = Selection(tuple(nodes), tuple(skipped), failed, unreadable)
         if nodes or skipped:
             return selection
         # Only a bus can be missing: classes come with the first device of them.
@@ -139,99 +148,59 @@ class CompiledSource:
         return replace(selection, explain_empty=explain_empty)
 
     def _explain_empty(self, listings: Listings) -> str:
-        text = self._source.empty_text
-        return text or explain.explain_empty(self.spec.kind, self.unmatched(listings))
+        text = self.source.empty_text
+        return text or explain.explain_empty(self.spec.kind, self.source.unmatched(listings))
 
+    def _judge(self, candidate: Candidate, unreadable: dict[str, str]) -> Node | Skipped | None:
+        """Return the node of a candidate, or why it is not offered.
 
-class CandidateFilter:
-    """Judges the candidates of a source, as parts of a `Selection`. Its methods block."""
-
-    def __init__(self, index: int, spec: SourceSpec) -> None:
-        kind = spec.kind
-        self._index, self._role = index, spec.role
-        self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
-        self._in_use = isinstance(kind, Static | Cdi) or kind.in_use
-        self.nodes: list[Node] = []
-        self.skipped: list[Skipped] = []
-        self.unreadable: dict[str, str] = {}
-        self._skipped_units: set[str] = set()
-
-    def add_unreadable(self, reasons: Mapping[str, str]) -> None:
-        """Skip what cannot be read, by path."""
-        for path, reason in reasons.items():
-            self.unreadable[path] = reason
-            text = f"cannot be read: {reason}"
-            self.skipped.append(Skipped.because(Cause.UNREADABLE, names.printable(path), text))
-
-    def add(self, candidates: Iterable[Candidate | Node | Skipped]) -> None:
-        """Add the nodes of a source; candidates are judged before."""
-        for candidate in candidates:
-            match candidate:
-                case Node():
-                    self.nodes.append(candidate)
-                case Skipped():
-                    self.skipped.append(candidate)
-                case Candidate():
-                    self._judge(candidate)
-        if self._skipped_units:  # another node of a disk, such as its controller's, is the disk
-            self.nodes = [
-                node
-                for node in self.nodes
-                if node.hardware is None or node.hardware.unit not in self._skipped_units
-            ]
-
-    def _judge(self, candidate: Candidate) -> None:
+        ``None``: what is `unreadable` has said why.
+        """
         path, hardware, state, wrong_node = candidate.path, candidate.hardware, None, None
         problem = _name_problem(f"{path}{candidate.name}")
         if problem is None and candidate.exclusion is not None:
             problem = Verdict(Cause.EXCLUDED, candidate.exclusion)
-        if candidate.entry is not None and problem is None:
-            listing, name = candidate.entry
+        if problem is None and candidate.listing is not None:
             try:
-                state = listing.state(name)
+                state = candidate.listing.state(path)
                 wrong_node = _node_problem(path, state, hardware) if hardware else None
                 if wrong_node is None:
-                    problem = self._problem(listing, name, state, hardware)
+                    problem = self._problem(candidate.listing, path, state, hardware)
             except OSError as error:
-                problem = _TOO_LONG
                 if error.errno != errno.ENAMETOOLONG:
-                    self.add_unreadable({path: describe_read_error(error)})
+                    unreadable[path] = describe_read_error(error)
+                    return _unreadable(path, unreadable[path])
+                problem = _TOO_LONG
         if problem is not None:
-            if path not in self.unreadable:
-                label = names.printable(path or candidate.name)
-                self.skipped.append(Skipped(label, problem))
-            if hardware is not None:
-                self._skipped_units.add(hardware.unit)
-            return
-        role = self._role or (hardware.role if hardware else None)
+            label = names.printable(path or candidate.name)
+            return None if path in unreadable else Skipped(label, problem)
+        role = self.spec.role or (hardware.role if hardware else None)
         name, variables = candidate.name, candidate.variables
-        self.nodes.append(
-            Node(path, state, self._index, name, variables, role, hardware, wrong_node)
-        )
+        return Node(path, state, self._index, name, variables, role, hardware, wrong_node)
 
     def _problem(
-        self, listing: FileListing, name: str, state: FileState | None, hardware: Hardware | None
+        self, listing: FileListing, path: str, state: FileState | None, hardware: Hardware | None
     ) -> Verdict | None:
         """Return why a candidate cannot be offered, by what is at its path."""
         if state is None:
             return _DANGLING
-        is_link = name in listing.links
-        wrong_type = None if hardware else self._type_problem(state, is_link=is_link)
-        return wrong_type or self._use_problem(listing, state) or _name_problem(state.realpath)
+        kind, types = state.kind, self._types
+        if hardware is None and types is None and kind is FileKind.DIRECTORY:
+            return _DIRECTORY
+        if hardware is None and types is not None:
+            has_type = kind.value in types or ("symlink" in types and path in listing.links)
+            if not has_type:
+                return Verdict(Cause.WRONG_TYPE, f"a {kind.value}, not {' or '.join(types)}")
+        if kind is FileKind.BLOCK and state.number is not None and not self._in_use:
+            use = listing.host_use.problem("block", state.number)
+            if use is not None:
+                return Verdict(Cause.IN_USE, f"in use: {use}")
+        return _name_problem(state.realpath)
 
-    def _type_problem(self, state: FileState, *, is_link: bool) -> Verdict | None:
-        if self._types is None:
-            return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
-        if state.kind.value in self._types or ("symlink" in self._types and is_link):
-            return None
-        text = f"a {state.kind.value}, not {' or '.join(self._types)}"
-        return Verdict(Cause.WRONG_TYPE, text)
 
-    def _use_problem(self, listing: FileListing, state: FileState) -> Verdict | None:
-        if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
-            return None
-        use = listing.host_use.problem("block", state.number)
-        return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
+def _unreadable(path: str, reason: str) -> Skipped:
+    text = f"cannot be read: {reason}"
+    return Skipped.because(Cause.UNREADABLE, names.printable(path), text)
 
 
 def _node_problem(path: str, state: FileState | None, hardware: Hardware) -> str | None:

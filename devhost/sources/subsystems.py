@@ -4,12 +4,13 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
+from devhost.hostfs.kernel_devices import SysfsDevice, bus_device
 from devhost.hostfs.nvidia import NAME as NVIDIA
-from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
+from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
 from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
@@ -50,7 +51,7 @@ class SubsystemLocation(Location):
         members = {name: syspath for path in present for name, syspath in _links(sysfs, path)}
         missing = None if present else _explain_missing(self.subsystem, files)
         ordered = {name: members[name] for name in names.natural(members)}
-        return SubsystemListing(sysfs, ordered, missing)
+        return SubsystemListing(members=ordered, sysfs=sysfs, missing=missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class NumbersLocation(Location):
             for kind in ("char", "block")
             for number, syspath in _links(sysfs, f"/sys/dev/{kind}")
         }
-        return SubsystemListing(sysfs, members)
+        return SubsystemListing(members=members, sysfs=sysfs)
 
 
 def _links(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
@@ -82,6 +83,7 @@ def _explain_missing(subsystem: str, files: HostFiles) -> str:
     return f"this kernel has no subsystem {subsystem}"
 
 
+@dataclass(eq=False, kw_only=True)
 class SubsystemListing(Listing):
     """The devices of a class or a bus. All methods block.
 
@@ -90,16 +92,14 @@ class SubsystemListing(Listing):
         sysfs: Reads more of them, for all sources once.
     """
 
-    def __init__(
-        self, sysfs: SysfsTree, members: Mapping[str, str], missing: str | None = None
-    ) -> None:
-        super().__init__(missing=missing)
-        self.sysfs, self.members = sysfs, members
+    members: Mapping[str, str]
+    sysfs: SysfsTree
 
     @functools.cached_property
     def devices(self) -> Sequence[SysfsDevice]:
         """The USB devices and PCI functions."""
-        return bus_devices(self.members.values(), self.sysfs)
+        devices = (bus_device(path, self.sysfs) for path in self.members.values())
+        return [device for device in devices if device is not None]
 
     def below(self, owner: str) -> Sequence[str]:
         """Return the members that a USB device or PCI function owns."""
@@ -127,18 +127,13 @@ class NodesLocation(Location):
     links: bool = False
 
     @property
-    def base(self) -> str:
-        """The directory."""
-        return "/dev"
-
-    @property
     def watched(self) -> WatchedDirectory | None:
         """All of it for the links; what else is there follows from sysfs."""
         return WatchedDirectory("/dev", recursive=True) if self.links else None
 
     def list(self, files: HostFiles, tally: Tally | None = None) -> "NodesListing":
         """List udev's links; nodes are read when a source asks for them."""
-        listing, cache = NodesListing(self.base, files), CachedFiles(files)
+        listing, cache = NodesListing(files=files), CachedFiles(files)
         for directory in (cache.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
             if not directory.is_dir(follow_symlinks=False) or above in NOT_DEVICES:
@@ -151,9 +146,8 @@ class NodesLocation(Location):
         return listing
 
 
+@dataclass(eq=False, kw_only=True)
 class NodesListing(FileListing):
     """The nodes of devices below /dev; `udev` has the first links to each node, by variable."""
 
-    def __init__(self, base: str, files: HostFiles) -> None:
-        super().__init__(base, files)
-        self.udev: dict[str, dict[str, str]] = {}
+    udev: dict[str, dict[str, str]] = field(default_factory=dict)

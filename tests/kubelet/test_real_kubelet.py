@@ -12,10 +12,10 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.backends.podresources import PodResources
-from tests.support.asking import until_said
 from tests.support.hosting import kubelet_of
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy, listed, lister, nothing
+from tests.support.waiting import until_said
 
 PREFERRING = pb.DevicePluginOptions(get_preferred_allocation_available=True)
 

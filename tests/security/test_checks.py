@@ -10,7 +10,7 @@ from devhost.config.loader import loads
 from devhost.devices.health_check import check_device
 from devhost.model.device import Checked
 from tests.security.attack import NULL, Victim, config, policy
-from tests.support.kernel import shows
+from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 
 SECRET = "root:$6$salt$hash:1:0:99999:7:::"
@@ -35,7 +35,7 @@ def reads(path: str, pattern: str) -> dict[str, Any]:
 def watchdog(node: Victim) -> Victim:
     """A node with a watchdog, which has another name."""
     node.node("/dev/thing", WATCHDOG)
-    shows(node.root, WATCHDOG, "misc", "watchdog")
+    HostTree(node.root).hardware("misc watchdog 10:130")
     return node
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -15,11 +15,19 @@ from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 from tests.support.command import process
 from tests.support.devices import reasons
-from tests.support.kernel import shows
+from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 
-USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
-BOARD: Final = {"platform": "", "serial8250": "platform"}
+STICK: Final = """
+usb usb1 1d6b:0002 bus=1 dev=1
+  usb 1-1 0403:6001 bus=1 dev=2
+    if 1-1:1.0 ffffff
+      tty ttyHS0 240:0
+"""
+BOARD: Final = """
+platform serial8250
+  tty ttyS0 4:64
+"""
 KVM: Final = (10, 232)
 DRIVERS: Final = """Character devices:
   1 mem
@@ -30,30 +38,29 @@ Block devices:
 508 nvidia-uvm
 """
 
-# By class: what the kernel shows of a device of it, as (number, subsystem, name, more).
-Shown = tuple[tuple[int, int], str, str, Mapping[str, Any]]
+# By class: the number of a device of it, and what the kernel shows.
+Shown = tuple[tuple[int, int], str]
 PASS: Final[Mapping[str, Shown]] = {
-    "null": ((1, 9), "mem", "urandom", {}),
-    "tty-usb": ((240, 0), "tty", "ttyHS0", {"below": USB}),
-    "sound": ((116, 7), "sound", "controlC0", {}),
-    "infiniband_verbs": ((231, 192), "infiniband_verbs", "uverbs0", {}),
-    "vfio": ((243, 27), "vfio", "27", {}),
-    "vfio (container)": ((10, 196), "misc", "vfio", {}),
-    "kvm": (KVM, "misc", "kvm", {}),
+    "null": ((1, 9), "mem urandom 1:9"),
+    "tty-usb": ((240, 0), STICK),
+    "sound": ((116, 7), "sound controlC0 116:7"),
+    "infiniband_verbs": ((231, 192), "infiniband_verbs uverbs0 231:192"),
+    "vfio": ((243, 27), "vfio 27 243:27"),
+    "vfio (container)": ((10, 196), "misc vfio 10:196"),
+    "kvm": (KVM, "misc kvm 10:232"),
 }
 NEED: Final[Mapping[str, Shown]] = {
-    "usb": ((189, 1), "usb", "1-2", {}),
-    "hidraw": ((240, 1), "hidraw", "hidraw1", {}),
-    "watchdog": ((10, 130), "misc", "watchdog", {}),
-    "scsi_generic": ((21, 0), "scsi_generic", "sg0", {}),
-    "kmsg": ((1, 11), "mem", "kmsg", {}),
-    "vfio-noiommu": ((243, 1), "vfio", "noiommu-1", {}),
-    "vfio-noiommu (device)": ((238, 1), "vfio-dev", "noiommu-vfio0", {}),
-    "tty-serial": ((4, 64), "tty", "ttyS0", {"below": BOARD}),
-    "tty": ((4, 1), "tty", "tty1", {}),
-    "homemade": ((234, 2), "homemade", "homemade0", {}),
-    "sound (of the subsystem misc)": ((10, 122), "misc", "sound", {}),
-    "scsi_generic (by the number of a serial adapter)": ((188, 0), "scsi_generic", "x", {}),
+    "hidraw": ((240, 1), "hidraw hidraw1 240:1"),
+    "watchdog": ((10, 130), "misc watchdog 10:130"),
+    "scsi_generic": ((21, 0), "scsi_generic sg0 21:0"),
+    "kmsg": ((1, 11), "mem kmsg 1:11"),
+    "vfio-noiommu": ((243, 1), "vfio noiommu-1 243:1"),
+    "vfio-noiommu (device)": ((238, 1), "vfio-dev noiommu-vfio0 238:1"),
+    "tty-serial": ((4, 64), BOARD),
+    "tty": ((4, 1), "tty tty1 4:1"),
+    "homemade": ((234, 2), "homemade homemade0 234:2"),
+    "sound (of the subsystem misc)": ((10, 122), "misc sound 10:122"),
+    "scsi_generic (by the number of a serial adapter)": ((188, 0), "scsi_generic x 188:0"),
 }
 
 
@@ -63,16 +70,15 @@ def of(cases: Mapping[str, Shown]) -> pytest.MarkDecorator:
 
 
 def plug(node: Victim, path: str, shown: Shown) -> None:
-    number, subsystem, name, options = shown
+    number, hardware = shown
     node.node(path, number)
-    shows(node.root, number, subsystem, name, **options)
+    HostTree(node.root).hardware(hardware)
 
 
 @pytest.fixture
 def bare(node: Victim) -> Victim:
     """A node whose sysfs shows no device: the machine's own is not looked at."""
-    node.directory("/sys/dev/char")
-    node.file("/proc/devices", "Character devices:\n  1 mem\n")
+    HostTree(node.root).file("/proc/devices", "Character devices:\n  1 mem\n")
     return node
 
 
@@ -109,8 +115,7 @@ def test_node_of_another_class_needs_its_flag(bare: Victim, name: str, shown: Sh
 def test_number_is_known_without_sysfs(bare: Victim, number: tuple[int, int], name: str) -> None:
     """Memory whatever sysfs says; that of a driver without a class there by /proc/devices."""
     bare.file("/proc/devices", DRIVERS)
-    for memory in (MEM, KMEM, PORT):
-        shows(bare.root, memory, "sound", f"x{memory[1]}")
+    HostTree(bare.root).hardware("sound x1 1:1\nsound x2 1:2\nsound x4 1:4")
     safe = name in SAFE_CLASSES | SAFE_MISC
     assert DeviceClasses(bare.files).of(number) == DeviceClass(name, safe=safe)
 
@@ -130,9 +135,7 @@ def test_word_for_a_number_that_is_not_known_allows_nothing() -> None:
 def test_raw_usb_node_is_allowed_by_product(bare: Victim, flag: str, *, allowed: bool) -> None:
     """Raw USB is control of the device: it always needs a flag, and the message names its kind."""
     number, path = (189, 4), "/dev/bus/usb/001/005"
-    bare.node(path, number)
-    files = {"idVendor": "10c4\n", "idProduct": "ea60\n", "bDeviceClass": "00\n"}
-    shows(bare.root, number, "usb", "1-2", files=files)
+    HostTree(bare.root).hardware("usb 1-2 10c4:ea60 bus=1 dev=5")
     refusal = f"{path} is of class usb: it needs --allow-device 10c4:ea60"
     bare.attack({"sources": [path]}).nothing(refusal)
     policy = Policy(enforced=True, allow_devices=(flag,))

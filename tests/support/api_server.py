@@ -124,7 +124,8 @@ class StandInApiServer:
             ssl_certfile=tls and tls[0],
             ssl_keyfile=tls and tls[1],
         )
-        server = _Server(config)
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="API server")
         try:
             yield self
@@ -230,13 +231,6 @@ class StandInApiServer:
             ended.cancel()
             with contextlib.suppress(OSError, RuntimeError):
                 await _send_body(send, b"", more=False)
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """Leave the signals to the process."""
-        yield
 
 
 def _matches(content: ApiObject, selector: str) -> bool:

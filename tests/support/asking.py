@@ -10,11 +10,10 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.support import waiting
 from tests.support.command import called
 from tests.support.daemon import PATIENCE, Daemon
+from tests.support.waiting import until_said
 
-until_said = waiting.until_said
 A = "example.com/a"
 Json = dict[str, Any]
 

@@ -244,11 +244,11 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
         raise AssertionError(f"{seen}; sockets: {daemon.sockets()}\n{daemon._tail()}") from None
 
 
-def directories(place: Path, *names: str, options: str = "") -> str:
+def directories(place: Path, *names: str) -> str:
     """Return a configuration with a resource per directory of `place`."""
     resources = "".join(
         f"  - {{name: example.com/{name}, sources: [directory: {place / name}],"
-        f" removeMissingAfter: 100ms{options}}}\n"
+        " removeMissingAfter: 100ms}\n"
         for name in names
     )
     return f"version: v1\nresources:\n{resources}"

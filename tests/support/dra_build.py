@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.api_server import StatusError
-from tests.support.kubelet_build import version_of
+from tests.support.kubelet_build import compile_version, version_of
 from tests.support.realkubelet import real_kubelets
-from tools.golang import find, find_go, hash_files, made_once, run
+from tools.golang import hash_files, made_once
 
 SOURCES = Path(__file__).resolve().parent / "go" / "dra"
 TOOLS = Path(__file__).resolve().parents[2] / ".tools"
@@ -29,23 +29,9 @@ def versions() -> list[str]:
 def build(minor: str) -> Path:
     """Return the binary of a version, which may take minutes."""
     modfile = MODFILES[minor]
-    version = version_of(modfile)
     sources = [SOURCES / "main.go", modfile, modfile.with_suffix(".sum")]
-
-    def write(unfinished: Path) -> None:
-        run(
-            find_go(find(r"go (\S+)", modfile), TOOLS),
-            "build",
-            f"-modfile={modfile.name}",
-            "-trimpath",
-            "-buildvcs=false",
-            f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
-            f"-o={unfinished}",
-            ".",
-            cwd=SOURCES,
-        )
-
-    return made_once(TOOLS / f"dra-v{version}-{hash_files(sources)}", write)
+    name = f"dra-v{version_of(modfile)}-{hash_files(sources)}"
+    return made_once(TOOLS / name, lambda path: compile_version(path, modfile, TOOLS))
 
 
 def build_all() -> None:

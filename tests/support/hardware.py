@@ -70,15 +70,6 @@ class _Device:
     words: list[str]
     options: dict[str, str] = field(default_factory=dict)
 
-    def above(self, subsystem: str) -> "_Device":
-        """Return the nearest device of a subsystem above it."""
-        parent = self.parent
-        while parent is not None and parent.subsystem != subsystem:
-            parent = parent.parent
-        if parent is None:
-            raise ValueError(f"{self.subsystem} {self.name} has no {subsystem} above it")
-        return parent
-
     def option(self, name: str, default: str) -> str:
         """Return the value of a word."""
         return self.options.get(name, default)
@@ -213,14 +204,10 @@ def _create(tree: HostTree, device: _Device) -> None:
             return
         case "pci":
             sub_vendor, sub_device = device.option("sub", "0000:0000").split(":")
-            files["subsystem_vendor"], files["subsystem_device"] = (
-                f"0x{sub_vendor}",
-                f"0x{sub_device}",
-            )
-            files["class"], files["numa_node"] = (
-                f"0x{code or '000000'}",
-                device.option("numa", "-1"),
-            )
+            files["subsystem_vendor"] = f"0x{sub_vendor}"
+            files["subsystem_device"] = f"0x{sub_device}"
+            files["class"] = f"0x{code or '000000'}"
+            files["numa_node"] = device.option("numa", "-1")
             tree.pci(device.name, device.words[0], above, **files)
             if group := options.get("group"):
                 tree.relative_link(

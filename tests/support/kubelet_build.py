@@ -52,21 +52,18 @@ def build(wanted: Path) -> None:
     if modfile is None:
         raise FileNotFoundError(f"there is no {wanted}")
 
-    def write(unfinished: Path) -> None:
-        run(
-            find_go(find(r"go (\S+)", modfile), tools),
-            "build",
-            f"-modfile={modfile.name}",
-            f"-tags={tag(modfile)}",
-            "-trimpath",
-            "-buildvcs=false",
-            f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version_of(modfile)}",
-            f"-o={unfinished}",
-            ".",
-            cwd=SOURCES,
-        )
+    made_once(wanted, lambda path: compile_version(path, modfile, tools, f"-tags={tag(modfile)}"))
 
-    made_once(wanted, write)
+
+def compile_version(unfinished: Path, modfile: Path, tools: Path, *flags: str) -> None:
+    """Compile the program beside a module file, for the version of Kubernetes that this names."""
+    linked = f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version_of(modfile)}"
+    run(
+        find_go(find(r"go (\S+)", modfile), tools),
+        *("build", f"-modfile={modfile.name}", *flags, "-trimpath", "-buildvcs=false"),
+        *(linked, f"-o={unfinished}", "."),
+        cwd=modfile.parent,
+    )
 
 
 def version_of(modfile: Path) -> str:

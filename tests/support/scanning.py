@@ -56,8 +56,8 @@ def snapshot_of(
 class Scans:
     """A host's root, and the scans of one resource, of which a text has the options."""
 
-    def __init__(self, root: Path, text: str, settle_s: float = 0.0) -> None:
-        self.root, self.settle_s, self.policy = root, settle_s, Policy()
+    def __init__(self, root: Path, text: str) -> None:
+        self.root, self.settle_s, self.policy = root, 0.0, Policy()
         self.now, self.last = 0.0, Snapshot()
         self.configure(text)
 
@@ -72,11 +72,11 @@ class Scans:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).touch()
 
-    def nodes(self, *names: str, minor: int = 3) -> None:
+    def nodes(self, *names: str) -> None:
         for name in names:
             path = self.root / "dev" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.mknod(path, 0o020666, os.makedev(1, minor))
+            os.mknod(path, 0o020666, os.makedev(1, 3))
 
     def link(self, name: str, target: str) -> None:
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,10 @@ import pytest
 
 from devhost.hostfs.files import HostFiles
 from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
+from devhost.model.sources import Cdi
 from devhost.sources.base import list_location
-from devhost.sources.cdi_specs import SpecListing, SpecLocation, distinguish
+from devhost.sources.cdi_specs import CdiSource, SpecListing, SpecLocation, distinguish
+from devhost.sources.selection import list_all
 
 DEVICE = '{name: "%d"}'
 
@@ -50,6 +52,22 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "cdi/a.json").mkdir(parents=True)
     (tmp_path / "cdi/b.json").symlink_to("/nowhere")
     assert listing(tmp_path).unreadable == dict.fromkeys(("/cdi/a.json", "/cdi/b.json"), "no file")
+
+
+def test_source_that_comes_while_a_file_is_broken_knows_its_kind(tmp_path: Path) -> None:
+    """The location is that of former sources, as in a node where the configuration is edited."""
+    location, files = SpecLocation("/cdi"), HostFiles(str(tmp_path))
+    (tmp_path / "cdi").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"cdi/{name}.yaml").write_text(
+            f"{{kind: v.org/d, devices: [{{name: {name}}}]}}"
+        )
+    assert not list_location(location, files).failure
+    (tmp_path / "cdi/b.yaml").write_text("{")
+    listings = list_all([location], files)
+    failure = CdiSource(Cdi(kind="v.org/d"), ["/cdi"]).failure(listings)
+    assert failure == "/cdi/b.yaml: line 2: did not find expected node content"
+    assert CdiSource(Cdi(kind="w.org/d"), ["/cdi"]).failure(listings) is None
 
 
 def test_devices_of_as_many_files_as_are_read_are_told_apart() -> None:

@@ -108,8 +108,8 @@ class Image:
 
     def files(self) -> list[Path]:
         """Return the regular files, with their paths in the image."""
-        found = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
-        return [Path("/") / path.relative_to(self.root) for path in sorted(found)]
+        paths = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+        return [Path("/") / path.relative_to(self.root) for path in sorted(paths)]
 
     def shared_libraries(self) -> None:
         """Copy the loader, and the libraries that it loads for each file."""
@@ -163,7 +163,7 @@ def _stanzas(status: Path) -> dict[str, str]:
     if not status.exists():
         return {}
     texts = (text.strip("\n") + "\n" for text in status.read_text().split("\n\n"))
-    return {found[1]: text for text in texts if (found := re.search(r"(?m)^Package: (\S+)$", text))}
+    return {match[1]: text for text in texts if (match := re.search(r"(?m)^Package: (\S+)$", text))}
 
 
 def _real(paths: Iterable[str]) -> set[str]:

@@ -25,9 +25,9 @@ Component = dict[str, Any]
 
 def main() -> None:
     root = Path(sys.argv[1])
-    found = sorted(_components(root), key=lambda one: str(one["bom-ref"]))
-    (subject,) = (one for one in found if one["name"] == _NAME)
-    parts = [one for one in found if one is not subject]
+    components = sorted(_components(root), key=lambda component: str(component["bom-ref"]))
+    (subject,) = (component for component in components if component["name"] == _NAME)
+    parts = [component for component in components if component is not subject]
     bom = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -36,7 +36,7 @@ def main() -> None:
         "metadata": {"component": subject | {"type": "application"}},
         "components": parts,
         "dependencies": [
-            {"ref": subject["bom-ref"], "dependsOn": [one["bom-ref"] for one in parts]}
+            {"ref": subject["bom-ref"], "dependsOn": [component["bom-ref"] for component in parts]}
         ],
     }
     place = root / PLACE
@@ -46,12 +46,12 @@ def main() -> None:
 
 def _components(root: Path) -> Iterator[Component]:
     (packages,) = root.glob("opt/*/lib/python3.*/site-packages")
-    for each in metadata.distributions(path=[str(packages)]):
-        name = re.sub(r"[-_.]+", "-", each.name).lower()
-        key = "License-Expression"
-        known = key in each.metadata
-        more = {"licenses": [{"expression": each.metadata[key]}]} if known else {}
-        yield _component(name, each.version, f"pkg:pypi/{name}@{quote(each.version)}") | more
+    for package in metadata.distributions(path=[str(packages)]):
+        name = re.sub(r"[-_.]+", "-", package.name).lower()
+        component = _component(name, package.version, f"pkg:pypi/{name}@{quote(package.version)}")
+        if (key := "License-Expression") in package.metadata:
+            component["licenses"] = [{"expression": package.metadata[key]}]
+        yield component
     # That of the official images belongs to no package of the distribution.
     python = platform.python_version()
     cpe = f"cpe:2.3:a:python:python:{python}:*:*:*:*:*:*:*"

@@ -1,4 +1,4 @@
-"""What MkDocs lacks for this repository: pages and files that are not below docs/.
+"""The pages and files of the site that are not below docs/, which MkDocs does not know.
 
 A link to one of them, as it works in the repository, leads to its copy in the site.
 """
@@ -50,7 +50,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
-    """Let the links of a page lead to what they name within the site."""
+    """Return a page whose links lead to places within the site."""
     here = page.file.src_uri
 
     def led(link: re.Match[str]) -> str:

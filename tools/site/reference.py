@@ -86,7 +86,7 @@ Files to start from, which tests plan on a host with such devices. The first lin
 def keys_page() -> str:
     """Return the page of all keys."""
     schema = json_schema()
-    examples = {name: one["keys"] for name, one in load_examples().items()}
+    examples = {name: example["keys"] for name, example in load_examples().items()}
     lines = [_KEYS]
     sections: dict[str, str] = {}  # by what is said of a key there
     for model, title in SECTIONS.items():
@@ -118,7 +118,7 @@ def _heading(model: type, title: str) -> str:
 
 
 def _type(node: Mapping[str, Any]) -> str:
-    """Say in words what a schema accepts."""
+    """Return in words what a schema accepts."""
     match node:
         case {"$ref": reference}:
             name = reference.rpartition("/")[2]
@@ -127,11 +127,11 @@ def _type(node: Mapping[str, Any]) -> str:
             title = _title(name)
             return f"[`{title}`](#{_anchor(title)})"
         case {"anyOf": choices} | {"oneOf": choices}:
-            words = list(dict.fromkeys(_type(one) for one in choices))
-            one, *more = words
-            if f"list of {one}" in more:  # what may stand alone instead of in a list
-                more.remove(f"list of {one}")
-                words = [f"{one} or list", *more]
+            words = list(dict.fromkeys(map(_type, choices)))
+            first, *further = words
+            if f"list of {first}" in further:  # what may stand alone instead of in a list
+                further.remove(f"list of {first}")
+                words = [f"{first} or list", *further]
             return " or ".join(words)
         case {"enum": words}:
             return ", ".join(f"`{word}`" for word in words)
@@ -163,7 +163,7 @@ def _title(name: str) -> str:
 
 def _anchor(title: str) -> str:
     """Return what both GitHub and MkDocs make of a heading."""
-    return "".join(one for one in title.lower().replace(" ", "-") if one.isalnum() or one in "-_")
+    return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
 
 
 def _default(model: type[ConfigModel], key: str) -> str:
@@ -174,7 +174,7 @@ def _default(model: type[ConfigModel], key: str) -> str:
     if value in (None, (), {}) or isinstance(value, ConfigModel):
         return ""
     if isinstance(value, tuple):
-        value = [getattr(one, "subsystem", one) for one in value]  # of a choice of nodes
+        value = [getattr(choice, "subsystem", choice) for choice in value]  # of a choice of nodes
     if isinstance(value, float):
         return f"`{value / 60:g}m`" if value >= 60 and value % 60 == 0 else f"`{value:g}s`"
     return f"`{json.dumps(value) if isinstance(value, bool) else _words(value)}`"
@@ -202,24 +202,25 @@ def commands_page() -> str:
         epilog = (command.epilog or "").replace(_USAGE_ERROR, "").replace(_PLAIN_STATUS, "")
         lines += [*_paragraphs(purpose), *_paragraphs(epilog)]
         options = _own(command)
-        if own := [one for one in options if len(users[_help(one)]) == 1]:
-            lines += _options(own, inner)
-        if shared := [one.opts[0] for one in options if len(users[_help(one)]) > 1]:
-            names = ", ".join(f"`{one}`" for one in shared if not one.startswith(_ALLOW))
-            allowing = _FLAGS if any(one.startswith(_ALLOW) for one in shared) else ""
+        if single := [option for option in options if len(users[_help(option)]) == 1]:
+            lines += _options(single, inner)
+        if shared := [option.opts[0] for option in options if len(users[_help(option)]) > 1]:
+            names = ", ".join(f"`{name}`" for name in shared if not name.startswith(_ALLOW))
+            allowing = _FLAGS if any(name.startswith(_ALLOW) for name in shared) else ""
             lines += ["", f"Also {' and '.join(filter(None, (names, allowing)))}."]
-    every = {_help(one): one for command in commands.values() for one in _own(command)}
-    common = [one for text, one in every.items() if len(users[text]) > 1]
+    by_help = {_help(option): option for command in commands.values() for option in _own(command)}
+    common = [option for text, option in by_help.items() if len(users[text]) > 1]
     lines += ["", "## Options of several commands", ""]
-    lines += _options([one for one in common if not one.opts[0].startswith(_ALLOW)], context)
-    flags = (f"`{one.opts[0]}`" for one in common if one.opts[0].startswith(_ALLOW))
+    plain = [option for option in common if not option.opts[0].startswith(_ALLOW)]
+    lines += _options(plain, context)
+    flags = (f"`{option.opts[0]}`" for option in common if option.opts[0].startswith(_ALLOW))
     lines += ["", "## Flags that allow something", "", f"{', '.join(flags)}: {_ALLOWING}"]
     return re.sub("\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
 def _own(command: click.Command | None) -> list[click.Option]:
     assert command is not None
-    return [one for one in command.params if isinstance(one, click.Option)]
+    return [option for option in command.params if isinstance(option, click.Option)]
 
 
 def _help(option: click.Option) -> str:
