@@ -17,12 +17,9 @@ class Pods:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def create(self, *pods: Json) -> None:
-        self.cluster.apply(*pods)
-
     def run(self, *pods: Json) -> None:
         """Create pods, and wait until all of them run."""
-        self.create(*pods)
+        self.cluster.apply(*pods)
         for name in names_of(pods):
             self.wait_for(name, "condition=Ready")
 

@@ -56,13 +56,3 @@ def test_devhost_killed_serves_again(
     assert pods.containers() == holding
     pods.run(pod("late", {COLA: 1, DISK: 1}))
     assert pods.failed() == []
-
-
-def test_containerd_killed_harms_no_pod(
-    release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
-) -> None:
-    release.cluster.restart("containerd")
-    pods.run(pod("late", {COLA: 1, COIN: 1, DISK: 1}))
-    release.wait()
-    assert holding.items() < pods.containers().items()
-    assert pods.failed() == []
