@@ -8,24 +8,13 @@ import grpc
 import pytest
 
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from tests.support.daemon import until
 from tests.support.scripted_plugin import COLA, Node, a_node, healthy, refused, register, unhealthy
 
 
 @pytest.fixture
 async def kubelet(directory: Path) -> SimulatedKubelet:
     return SimulatedKubelet(directory / "plugins", directory / "pr.sock")
-
-
-class Registrations(list[str]):
-    """A list that tells of its first entry."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun = asyncio.Event()
-
-    def append(self, entry: str) -> None:
-        super().append(entry)
-        self.begun.set()
 
 
 async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> None:
@@ -80,9 +69,8 @@ async def test_socket_registered_twice_is_refused(node: Node, kubelet: Simulated
 async def test_socket_late_is_found_and_missing_is_an_error(
     node: Node, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kubelet.registrations = calls = Registrations()
     pending = asyncio.create_task(register(kubelet, "late.sock"))
-    await calls.begun.wait()
+    await until(lambda: kubelet.registrations, "a registration")
     await node.plugin(*healthy("a"), endpoint="late.sock")
     await pending
     await kubelet.wait(COLA, 1, 1)
@@ -90,12 +78,6 @@ async def test_socket_late_is_found_and_missing_is_an_error(
     code, text = await refused(kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")
-
-
-# ── calls that are cut off ──
-
-
-# ── start and stop ──
 
 
 async def test_start_removes_sockets_and_links_to_them(kubelet: SimulatedKubelet) -> None:
