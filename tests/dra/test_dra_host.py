@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -96,13 +97,6 @@ async def test_of_a_removed_node_nothing_is_written(world: World) -> None:
         world.api.put(NODE_PATH, {**content, "metadata": {"uid": "another"}})
         await world.until_published("0", "1", "2")
         assert world.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "another"
-
-
-async def test_a_restart_writes_nothing(world: World) -> None:
-    for _ in range(2):
-        async with world.serve(TOKENS, TOKEN):
-            pass
-    assert [verb for verb, _, _ in writes(world)] == ["POST"]
 
 
 async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,19 +435,11 @@ async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) 
     dead = world.kubelet.registry / "devhost-0123abcd-reg.sock"
     foreign = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
     for path in (dead, foreign):
-        await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
-        if not path.exists():  # newer Pythons remove it
-            _dead_socket(path)
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
     async with world.run(TOKENS):
         await eventually(lambda: not dead.exists())
         assert foreign.exists()
-
-
-def _dead_socket(path: Path) -> None:
-    import socket
-
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(path))
 
 
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
@@ -599,22 +585,6 @@ def with_other_numbers(record: dict[str, Any]) -> None:
     for edits in record["entries"].values():
         for entry in edits.get("deviceNodes", ()):
             entry |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
-
-
-async def test_an_edit_does_not_change_a_prepared_claim(world: World) -> None:
-    async with world.serve(SERIALS, SERIAL):
-        name = world.claim("u", SERIAL, "fake-null")
-        first = await world.kubelet.prepare(name, "u")
-        spec = world.spec()
-        world.reload(
-            SERIALS.replace("SERIAL_PORTS", "OTHER").replace("/dev/serial$", "/dev/other$")
-        )
-        served = world.served(SERIAL)
-        await served.answers.up_to_date.wait()
-        assert await world.kubelet.prepare(name, "u") == first
-        assert world.spec() == spec
-        await world.prepare("v", SERIAL, "fake-zero")
-        assert "OTHER=/dev/other0" in world.cdi_files()[1].read_text()
 
 
 def a_link_to_null(world: World) -> tuple[Path, str]:

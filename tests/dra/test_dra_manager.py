@@ -79,22 +79,6 @@ async def test_pod_by_extended_name_and_by_claim(world: World, manager: DraManag
         assert f"{kind}=cu2-0" in await manager.prepare("b", second)
 
 
-async def test_pod_that_asks_in_both_ways_is_refused(world: World, manager: DraManager) -> None:
-    async with world.run(SERIALS, until=SERIAL):
-        by_name = reserved(world, "u1", SERIAL, "fake-null", pods="a")
-        named = reserved(world, "u2", SERIAL, "fake-zero", pods="a", extended=False)
-        for _ in range(2):  # as kubelet does
-            with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
-                await manager.prepare("a", by_name, SERIAL, named)
-        assert not await manager.unprepare("a", by_name, SERIAL, named)
-        assert not world.records()
-        by_name = reserved(world, "u3", SERIAL, "fake-null", pods="b")
-        named = reserved(world, "u4", SERIAL, "fake-zero", pods="c b", extended=False)
-        assert await manager.prepare("c", named)
-        with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
-            await manager.prepare("b", by_name, SERIAL, named)
-
-
 async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:
     async with world.run(TOKENS, until=TOKEN):
         name = reserved(world, "u", TOKEN, "0", pods="a")

@@ -271,21 +271,6 @@ async def test_last_registration_has_no_steps(world: World, plugins: SimulatedKu
         assert plugins.options(TOKEN).pre_start_required, "it has them again"
 
 
-async def test_dra_waits_for_another_instance(
-    world: World, plugins: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rollout starts one that knows DRA beside one that does not."""
-    monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
-    second = World.beside(world)
-    async with world.serve(by_plugin(TOKENS)):
-        await plugins.wait(TOKEN, 3, 3)
-        async with second.run(TOKENS):
-            await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
-            await second.kubelet.register()
-            await world.stop()
-            await second.until_published("0", "1", "2")
-
-
 async def test_back_after_a_forced_deletion(
     world: World, plugins: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,15 +4,9 @@ from collections import Counter
 
 import pytest
 
-from devhost.allocation.policy import Policy
 from devhost.backends.share_ids import offered_id
-from devhost.config.loader import loads
-from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, Answer
-from devhost.hostfs.files import HostFiles
-from tests.support.devices import device, snapshot
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.offered import offered
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 SLOT = "example.com/slot"
@@ -99,11 +93,3 @@ async def test_prefer_keeps_init_devices_for_app(started: RealKubelet, hosting: 
     answers = await started.admit("pod", {"setup": {SLOT: 1}, "app": {SLOT: 2}}, init=("setup",))
     assert ids(answers, "setup") == ["a::0"]
     assert ids(answers) == ["a::0", "b::0"]
-
-
-def test_prefer_numa_takes_devices_of_one_node() -> None:
-    (resource,) = loads(config("5", "prefer: numa")).require().resources
-    nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
-    offer = snapshot(*(device(key, numa_nodes=(at,)) for key, at in nodes.items()))
-    scanner = Scanner(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
-    assert scanner.preferred(offer, offered(*nodes), (), 3) == offered("1", "3", "4")
