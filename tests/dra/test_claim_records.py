@@ -78,9 +78,11 @@ async def test_what_a_newer_version_adds_to_a_claim_is_kept(tmp_path: Path) -> N
     entry = json.loads(files(tmp_path)[0].read_text())
     entry["later"] = entry["devices"][0]["later"] = 1
     files(tmp_path)[0].write_text(json.dumps(entry))
+    whole = tmp_path / "claims" / "devhost_other.json"
+    whole.write_text('{"of": "a newer version"}')
     state = state_file(tmp_path)
     await state.sync(60)
     (kept,) = state.table.claims.values()
     await state.give(lambda: [kept.model_copy(update={"boot": "another"})], 60)
-    written = json.loads(files(tmp_path)[0].read_text())
-    assert written == {**entry, "boot": "another"}
+    written = [json.loads(path.read_text()) for path in sorted(files(tmp_path))]
+    assert written == [{"of": "a newer version"}, {**entry, "boot": "another"}]

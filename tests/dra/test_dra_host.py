@@ -539,24 +539,15 @@ async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world
         assert not world.cdi_files()
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_cdi_file_is_written_after_a_kill_and_a_lost_directory(
-    world: World, is_late: bool
-) -> None:
-    """Before anybody asks, or when it can be written."""
+async def test_cdi_file_of_a_former_process_is_written_when_it_can_be(world: World) -> None:
     async with world.serve(SERIALS, SERIAL):
         await world.prepare("u", SERIAL, "fake-null")
         spec = world.spec()
     shutil.rmtree(world.cdi)
-    if is_late:
-        world.cdi.write_text("a file")
-    else:
-        world.api.fault = failing(500, "broken")
-    async with world.run(SERIALS):
-        if is_late:
-            await registered(world, SERIAL)
-            world.cdi.unlink()
-            world.served(SERIAL).scan.request()
+    world.cdi.write_text("a file")
+    async with world.serve(SERIALS, SERIAL):
+        world.cdi.unlink()
+        world.served(SERIAL).scan.request()
         await eventually(world.cdi_files)
         assert world.spec() == spec
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -133,24 +132,6 @@ async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None
         assert not world.records()
         assert await manager.prepare("b", name) == ["dra.devhost/claim=cnew-s0"]
         assert [record["claim"] for record in world.records()] == ["new"]
-
-
-async def test_a_checkpoint_of_either_version_is_read(world: World, manager: DraManager) -> None:
-    """A rollback of devhost keeps what it does not know, and kubelet asks again."""
-    async with world.run(TOKENS, until=TOKEN):
-        name = reserved(world, "u", TOKEN, "0", pods="a")
-        await manager.prepare("a", name)
-        await manager.kill()
-    (path,) = (world.state / "claims").glob("*.json")
-    newer, beside = {"of": "a newer version"}, path.with_name("devhost_other.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), **newer}))
-    beside.write_text(json.dumps(newer))
-    async with world.run(TOKENS):
-        await manager.start(running=["a"])
-        await world.until(TOKEN, State.REGISTERED)
-        assert not await manager.unprepare("a", name)
-        assert not path.exists()
-        assert json.loads(beside.read_text()) == newer
 
 
 async def test_removed_files_come_back(
