@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,22 +230,6 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
         await world.until_published("0", "1", "2")
         assert world.api.lists == before
-
-
-async def test_empty_watches_are_slowed_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def watch(*_args: object, **_query: str) -> AsyncIterator[ApiObject]:
-        for event in tuple[ApiObject]():
-            yield event
-
-    def jitter(count: int) -> float:
-        failures.append(count)
-        return 0.0
-
-    failures = list[int]()
-    monkeypatch.setattr(ApiClient, "watch", watch)
-    monkeypatch.setattr(slices, "_jitter", jitter)
-    async with world.run(TOKENS):
-        await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
 
 
 async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from devhost.fake_kubelet.connections import serve
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import until
 from tests.support.scripted_plugin import COLA, Node, a_node, healthy, refused, register, unhealthy
@@ -94,3 +95,15 @@ async def test_start_removes_sockets_and_links_to_them(kubelet: SimulatedKubelet
         assert sorted(entry.name for entry in place.iterdir()) == left
         assert (place / "sub" / "kept.sock").is_socket()
     assert not (place / "kubelet.sock").exists()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_start_cancelled_ends_stopped(directory: Path, turns: int) -> None:
+    """Ctrl-C does so: gRPC cannot stop a server whose start was interrupted."""
+    server = grpc.aio.server()
+    starting = asyncio.create_task(serve(server, directory / "kubelet.sock"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
