@@ -147,26 +147,6 @@ async def test_pool_that_stays_is_logged_once(
     assert sum("slices were not written" in text for text in caplog.messages) == 1
 
 
-async def test_devices_that_vanish_leave_and_come_back(world: World) -> None:
-    config = f"""
-version: v1
-resources:
-  - {{name: {TOKEN}, backend: dra, sources: [directory: {world.devices}], allocate: {{env: {{A: "${{id}}"}}}}}}
-"""
-    (world.devices / "a").touch()
-    (world.devices / "b").touch()
-    async with world.serve(config, TOKEN):
-        await world.until_published("a", "b")
-        (world.devices / "a").unlink()
-        await world.until_published("b")
-        (world.devices / "b").unlink()
-        await world.until_published()
-        await world.until(TOKEN, State.REGISTERED)
-        (world.devices / "b").touch()
-        (world.devices / "a").touch()
-        await world.until_published("a", "b")
-
-
 async def test_more_devices_than_a_slice_has_are_several(world: World) -> None:
     def seen() -> tuple[int, set[tuple[int, int]]]:
         pools = [content["spec"]["pool"] for content in world.slices()]

@@ -256,10 +256,6 @@ class RealKubelet:
         reply = await self._call("status", uid=self._uid(pod))
         return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
 
-    async def expire(self, resource: str) -> None:
-        """Advance by the five minutes for which the resource of an ended plugin is kept."""
-        await self._call("expire", resource=resource)
-
     def _spec(
         self,
         pod: str,
