@@ -299,7 +299,7 @@ async def test_back_after_a_forced_deletion(
 
 @each_kind
 async def test_status_names_claims_without_dra(
-    world: World, plugins: SimulatedKubelet, kind: Kind
+    world: World, plugins: SimulatedKubelet, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, resource, devices = kind
     async with world.serve(config, resource):
@@ -309,6 +309,7 @@ async def test_status_names_claims_without_dra(
         await plugins.wait(resource, len(devices), len(devices) - 1)
         trouble = next(text for text in world.troubles() if "without --dra" in text)
         assert trouble.startswith(f"{resource}: claim default/{name} has devices")
+        assert "claims hold devices, and do not end without --dra" in caplog.messages
         await asyncio.to_thread(Path(trouble.partition("rm ")[2]).unlink)
         await plugins.wait(resource, len(devices), len(devices))
         assert not [text for text in world.troubles() if name in text]

@@ -1,4 +1,4 @@
-"""Requests of any client of a plugin socket, and any answers of pod-resources."""
+"""Requests of any client of a plugin socket."""
 
 import asyncio
 import contextlib
@@ -115,8 +115,6 @@ def _world() -> Iterator[None]:
         _worlds.pop().close()
 
 
-# ── requests ──
-
 _ID: Final = st.one_of(
     st.sampled_from(sorted(IDS)),
     st.sampled_from(
@@ -197,6 +195,3 @@ def test_any_request_of_a_client(sent: tuple[str, bytes], index: int) -> None:
         else:
             judge(method, request, answer)
         world.is_well()
-
-
-# ── pod-resources ──
