@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.backends.dra import pool, slices
-from devhost.backends.dra.api_client import ApiClient, ApiError
-from devhost.backends.dra.pool import PoolKey, PoolWrite
-from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
-from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
+from devhost.backends.backend import run_together
+from devhost.backends.dra import slices
+from devhost.backends.dra.api_client import ApiError
+from devhost.backends.dra.slices import PATH
+from devhost.backends.resource_lock import LOCKS, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
 from devhost.fake_kubelet.api_objects import ApiObject
@@ -185,24 +185,6 @@ async def test_without_watches_changes_are_written(
         assert sum("slices cannot be written" in text for text in caplog.messages) == 1
 
 
-async def test_change_compares_its_pool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def noted(key: PoolKey, devices: Any, present: Any, now: str) -> list[PoolWrite]:
-        needed = pool.writes(key, devices, present, now)
-        compared.add((key.name, bool(needed)))
-        return needed
-
-    compared, changed, unchanged = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
-    monkeypatch.setattr(slices, "writes", noted)
-    config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
-    async with world.serve(config):
-        await eventually(lambda: {(changed, False), (unchanged, False)} <= compared)
-        compared.clear()
-        (published,) = (s for s in world.slices() if s["spec"]["pool"]["name"] == changed)
-        world.api.remove(f"{PATH}/{published['metadata']['name']}")
-        await eventually(lambda: (changed, False) in compared)
-    assert compared == {(changed, True), (changed, False)}
-
-
 async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:
     async with world.serve(TOKENS, TOKEN):
         before = world.api.lists
@@ -212,41 +194,26 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         assert world.api.lists == before
 
 
-async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
+async def test_works_that_run_together_end_though_one_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
-    client = ApiClient("http://127.0.0.1:1")
-    ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
-    reads = iter(["node-uid"])
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
 
-    async def read_node() -> tuple[str, None]:
-        for uid in reads:
-            return uid, None
-        raise ApiError(500, "broken")
-
-    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None, lambda: None)
-    running = asyncio.create_task(writer.run())
-    await _EndsSlowly.is_followed.wait()
-    writer.compare_soon(reads_node=True)
-    await _EndsSlowly.is_ending.wait()
-    running.cancel()
-    _EndsSlowly.may_end.set()
-    await asyncio.wait({running}, timeout=5.0)
-    assert running.cancelled()
-
-
-class _EndsSlowly(NodeSlices):
-    is_followed, is_ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def read(self) -> None:
-        pass
-
-    async def follow(self, _on_change: object) -> None:
-        self.is_followed.set()
+    async def end_slowly() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            self.is_ending.set()
-            await self.may_end.wait()
+            is_ending.set()
+            await may_end.wait()
+
+    async def fail() -> None:
+        raise ApiError(500, "broken")
+
+    running = asyncio.create_task(run_together(end_slowly(), fail()))
+    await is_ending.wait()
+    running.cancel()
+    may_end.set()
+    await asyncio.wait({running})
+    assert running.cancelled()
 
 
 async def test_without_a_lock_claims_are_prepared(world: World) -> None:
@@ -331,23 +298,6 @@ async def test_an_older_kubelet_is_named_and_gets_no_devices(world: World) -> No
         await world.until(TOKEN, State.REGISTERED)
         served = world.served(TOKEN)
         assert "containerd 2" in served.publication.status.warnings[0]
-
-
-async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
-    async with world.run(TOKENS):
-        await world.until(
-            TOKEN, State.WAITING, "waiting for kubelet to register the driver devhost"
-        )
-        await world.kubelet.register()
-        info = world.kubelet.info
-        assert (info.type, info.name, [*info.supported_versions]) == (
-            "DRAPlugin",
-            "devhost",
-            ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
-        )
-        assert info.endpoint in map(str, world.kubelet.registry.iterdir())
-        await world.until(TOKEN, State.REGISTERED)
-    assert not [*world.kubelet.registry.iterdir()]
 
 
 async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:

@@ -111,16 +111,6 @@ async def test_devhost_is_killed_while_a_pod_ends(world: World, manager: DraMana
         assert len(world.api.requests) == requests, "nothing is written"
 
 
-async def test_a_claim_of_two_pods_is_prepared_once(world: World, manager: DraManager) -> None:
-    async with world.run(TOKENS, until=TOKEN):
-        name = reserved(world, "u", TOKEN, "0", pods="a b")
-        assert await manager.prepare("a", name) == await manager.prepare("b", name)
-        assert not await manager.unprepare("a", name)
-        assert world.records()
-        assert not await manager.unprepare("b", name)
-        assert not world.records()
-
-
 async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None:
     async with world.run(TOKENS, until=TOKEN):
         name = reserved(world, "old", TOKEN, "0", pods="a")

@@ -89,11 +89,6 @@ def container_id(pod: Json) -> str:
     return str(container(pod)["containerID"]).removeprefix("containerd://")
 
 
-def kill(cluster: Cluster, pod: Json) -> None:
-    """End a pod's only container by SIGKILL."""
-    cluster.ctr("tasks", "kill", "--signal=SIGKILL", container_id(pod))
-
-
 def pod(
     name: str,
     limits: Mapping[str, int],
