@@ -13,7 +13,7 @@ from devhost.allocation import cdi
 from devhost.node.cdi_files import CdiFiles
 from tests.support.mounts import tmpfs
 
-T, U = "example.com/t", "example.com/u"
+T = "example.com/t"
 
 
 def content(resource: str, value: str = "1") -> bytes:

@@ -35,14 +35,6 @@ async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str
 
 
 @contract
-async def test_prefer_spread_gives_each_pod_a_device(started: Kubelet, hosting: Hosting) -> None:
-    hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
-    await started.wait(SLOT, 9, 9)
-    devices = await one_by_one(started, 9)
-    assert [sorted(devices[start : start + 3]) for start in (0, 3, 6)] == [["a", "b", "c"]] * 3
-
-
-@contract
 async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: packed"))
     await started.wait(SLOT, 9, 9)
@@ -50,15 +42,6 @@ async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Host
     await started.free("pod-0")
     await started.free("pod-1")  # of a one share is used, and of b one
     assert await one_by_one(started, 3, "new") == ["a", "a", "b"]
-
-
-@contract
-@pytest.mark.parametrize("options", ["", ", prefer: packed"])
-async def test_replicas_prefer_distinct(started: Kubelet, hosting: Hosting, options: str) -> None:
-    hosting.start(config("[a, b, c]", f"replicas: 3{options}"))
-    await started.wait(SLOT, 9, 9)
-    for pod in range(3):
-        assert sorted(map(device_of, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
 @contract

@@ -13,7 +13,6 @@ from tests.support.hosting import Hosting, Kubelet, contract
 
 A, B, C = "example.com/a", "example.com/b", "example.com/c"
 COLA = "myway5.com/cola"
-TOKEN = "netease/vpcport"
 
 
 def cola(directory: Path, extra: str = "") -> str:

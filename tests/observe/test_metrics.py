@@ -13,7 +13,7 @@ from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 from tests.support.metrics import OF_A_RESOURCE, OF_THE_HOST
 
-A, B = "example.com/a", "example.com/b"
+A = "example.com/a"
 
 
 def samples_of(metrics: Metrics) -> Samples:
