@@ -111,6 +111,11 @@ class World:
     def reload(self, config: str) -> None:
         self.host.apply(loads(config).require())
 
+    def declare_files(self, resource: str, keys: str = "") -> str:
+        """Return a configuration with the files of `devices` as a resource by DRA."""
+        source = f"sources: [directory: {self.devices}]"
+        return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}{keys}}}]\n"
+
     def slices(self) -> list[ApiObject]:
         return sorted(self.api.listed(PATH), key=lambda entry: str(entry["metadata"]["name"]))
 

@@ -1,6 +1,5 @@
 """Devices by Dynamic Resource Allocation: scheduler, kubelet, containerd and the chart's rights."""
 
-import functools
 import json
 import os
 import stat
@@ -29,7 +28,7 @@ SERIAL: Final = "e2e.test/serial"
 CLASS: Final = "serial.e2e.test"
 SLICES: Final = "resourceslices.resource.k8s.io"
 SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
-SHARED, TOKEN, VENDOR = "e2e.test/shared", "e2e.test/token", "e2e.test/vendor"
+SHARED, VENDOR = "e2e.test/shared", "e2e.test/vendor"
 RESOURCE: Final[Json] = {
     "name": SERIAL,
     "backend": "dra",
@@ -270,25 +269,6 @@ def test_container_gets_what_a_vendor_describes(
     assert pods.execute("vendor", "cat", "/book") == "dune\n"
     pods.delete("vendor")
     file.unlink()
-
-
-def test_pools_of_several_slices_change_with_the_number_of_devices(
-    installed_dra: Release, pods: Pods
-) -> None:
-    cluster = installed_dra.cluster
-
-    def is_whole(pool: Json) -> bool:
-        pools = [entry["spec"]["pool"] for entry in cluster.items("resourceslices")]
-        return pools == [pool] * pool["resourceSliceCount"]
-
-    for number, (count, size) in enumerate(((70, 2), (60, 1), (70, 2)), 1):
-        token = {"name": TOKEN, "sources": [{"static": count}]}
-        installed_dra.install(offering(token | {"allocate": {"env": {"TOKENS": "${id}"}}}))
-        expected = {"name": f"{NODE}/{TOKEN}", "generation": number, "resourceSliceCount": size}
-        cluster.until("the slices are whole", functools.partial(is_whole, expected))
-        assert len(published(cluster)) == count
-        pods.run(pod(f"user{number}", {TOKEN: 1}))
-        pods.delete(f"user{number}")
 
 
 # ── two releases ──
