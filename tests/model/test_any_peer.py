@@ -91,12 +91,6 @@ class ServedHost:
         assert not [record.getMessage() for record in self.errors]
 
 
-class _Errors(logging.Handler):
-    def __init__(self, records: list[logging.LogRecord]) -> None:
-        super().__init__(logging.ERROR)
-        self.emit = records.append  # type: ignore[assignment]
-
-
 _worlds: Final[list[ServedHost]] = []
 
 
@@ -107,7 +101,8 @@ def _world() -> Iterator[None]:
         # As `devhost.observe.logs` has it: the client is at fault, and gets an error.
         patch.setattr(logging.getLogger("grpc._cython.cygrpc"), "disabled", True)
         patch.setattr(logging.getLogger("grpc._common"), "disabled", True)
-        handler = _Errors(world.errors)
+        handler = logging.Handler(logging.ERROR)
+        handler.emit = world.errors.append  # type: ignore[method-assign, assignment]
         logging.getLogger().addHandler(handler)
         _worlds.append(world)
         yield
