@@ -15,7 +15,7 @@ from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import World, eventually
+from tests.dra.world import World, declare_files, eventually
 from tests.support import dra_build
 from tests.support.realkubelet import UNSET
 
@@ -220,13 +220,13 @@ async def test_pod_keeps_its_device_without_state(world: World, manager: DraMana
     (world.devices / "n0").touch()
     first = reserved(world, "u1", X, "n0", pods="a")
     late = reserved(world, "u2", X, "n0", pods="b")
-    async with world.run(world.declare_files(X), until=X):
+    async with world.run(declare_files(world, X), until=X):
         await manager.prepare("a", first)
         records = world.records()
     world.lists.hold("a", X, "n0", claim=first)
     shutil.rmtree(world.state)
     await manager.kill()
-    async with world.run(world.declare_files(X)):
+    async with world.run(declare_files(world, X)):
         await manager.start(running=["a"])
         await world.until(X, State.REGISTERED)
         assert f"claim default/{first}" in await refusal(manager, "b", late)
@@ -272,8 +272,8 @@ async def test_waiting_driver_gives_no_node(
 ) -> None:
     (first, late), second = claims, World.beside(world)
     async with (
-        world.run(world.declare_files(X), OLD, until=X),
-        second.run(world.declare_files(X), NEW),
+        world.run(declare_files(world, X), OLD, until=X),
+        second.run(declare_files(world, X), NEW),
     ):
         await second.until(X, State.WAITING, BY_DRA)
         await eventually(lambda: second.dra.registrar.registrations)
@@ -284,7 +284,7 @@ async def test_waiting_driver_gives_no_node(
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)
         assert [record["claim"] for record in world.records()] == ["u1"]
-        async with world.run(world.declare_files(X), OLD):  # which waits, and ends what it gave
+        async with world.run(declare_files(world, X), OLD):  # which waits, and ends what it gave
             await eventually(lambda: world.dra.registrar.registrations)
             assert not await manager.unprepare("a", first)
             await until_offered(world, NEW, "n0", "n1")
@@ -296,7 +296,7 @@ async def test_one_driver_gives_a_node(
 ) -> None:
     (first, _), second = claims, World.beside(world)
     late = reserved(world, "u3", Y, "n0", pods="b", driver=NEW)
-    async with world.run(world.declare_files(X), OLD), second.run(world.declare_files(Y), NEW):
+    async with world.run(declare_files(world, X), OLD), second.run(declare_files(world, Y), NEW):
         await world.until(X, State.REGISTERED)
         await second.until(Y, State.REGISTERED)
         await until_offered(world, NEW, "n0", "n1")
@@ -313,10 +313,10 @@ async def test_node_of_a_former_driver(
     world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
     first, late = claims
-    async with world.run(world.declare_files(X), OLD, until=X):
+    async with world.run(declare_files(world, X), OLD, until=X):
         await manager.prepare("a", first)
     world.lists.hold("a", X, "n0", driver_name=OLD, claim=first)
-    async with world.run(world.declare_files(X), NEW, until=X):
+    async with world.run(declare_files(world, X), NEW, until=X):
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)
         assert await manager.unprepare("a", first), "there is no such driver"
@@ -330,7 +330,7 @@ async def test_node_of_a_former_driver(
 async def test_pod_status_has_the_health_of_its_device(world: World, manager: DraManager) -> None:
     device = world.devices / "d"
     device.touch()
-    config = world.declare_files(X, ', allocate: {env: {A: "${id}"}}')
+    config = declare_files(world, X, ', allocate: {env: {A: "${id}"}}')
 
     async def until_health(*wanted: str) -> None:
         async with asyncio.timeout(30):

@@ -111,11 +111,6 @@ class World:
     def reload(self, config: str) -> None:
         self.host.apply(loads(config).require())
 
-    def declare_files(self, resource: str, keys: str = "") -> str:
-        """Return a configuration with the files of `devices` as a resource by DRA."""
-        source = f"sources: [directory: {self.devices}]"
-        return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}{keys}}}]\n"
-
     def slices(self) -> list[ApiObject]:
         return sorted(self.api.listed(PATH), key=lambda entry: str(entry["metadata"]["name"]))
 
@@ -237,6 +232,12 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
         keys = {"driver_name": "devhost", "pool_name": f"{NODE}/{resource}", **keys}
         claimed = pods.ClaimResource(device_name=device, **keys)
         self.pods.setdefault(pod, []).append((claim, claimed))
+
+
+def declare_files(world: World, resource: str, keys: str = "") -> str:
+    """Return a configuration with the files of `devices` as a resource by DRA."""
+    source = f"sources: [directory: {world.devices}]"
+    return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}{keys}}}]\n"
 
 
 def failing(code: int, text: str, verb: str = "", path: str = "") -> Callable[[str, str], None]:
