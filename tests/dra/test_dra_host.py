@@ -443,7 +443,7 @@ async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world
         name = world.claim("u", SERIAL, "fake-null")
         first = await world.kubelet.prepare(name, "u")
         spec = world.spec()
-        shutil.rmtree(world.cdi)
+        world.cdi.rename(world.directory / "former")
         world.api.fault = failing(500, "broken")
         assert await world.kubelet.prepare(name, "u") == first
         assert world.spec() == spec
