@@ -3,9 +3,9 @@
 import pytest
 
 from devhost.backends.podresources import PodResources
-from tests.support.asking import until_said
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.scripted_plugin import COLA, Node, healthy, listed, nothing
+from tests.support.waiting import until_said
 
 pytestmark = pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 
