@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from devhost.drafts.machine import DescribedNode, Machine
 from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice
+from devhost.hostfs.sysfs import PLACES, SysfsTree, ancestor_devices
 from devhost.model.hardware_sources import USB_NODE, Sysfs
 from devhost.sources.matcher import Matcher
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import World, eventually
+from tests.dra.world import World, declare_files, eventually
 from tests.support import dra_build
 from tests.support.dra_kubelet import CLAIMS
 from tests.support.realkubelet import UNSET
@@ -79,22 +78,6 @@ async def test_pod_by_extended_name_and_by_claim(world: World, manager: DraManag
         assert f"{kind}=cu2-0" in await manager.prepare("b", second)
 
 
-async def test_pod_that_asks_in_both_ways_is_refused(world: World, manager: DraManager) -> None:
-    async with world.run(SERIALS, until=SERIAL):
-        by_name = reserved(world, "u1", SERIAL, "fake-null", pods="a")
-        named = reserved(world, "u2", SERIAL, "fake-zero", pods="a", extended=False)
-        for _ in range(2):  # as kubelet does
-            with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
-                await manager.prepare("a", by_name, SERIAL, named)
-        assert not await manager.unprepare("a", by_name, SERIAL, named)
-        assert not world.records()
-        by_name = reserved(world, "u3", SERIAL, "fake-null", pods="b")
-        named = reserved(world, "u4", SERIAL, "fake-zero", pods="c b", extended=False)
-        assert await manager.prepare("c", named)
-        with pytest.raises(RuntimeError, match=f"{named} of the same pod brings /dev/serial0"):
-            await manager.prepare("b", by_name, SERIAL, named)
-
-
 async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:
     async with world.run(TOKENS, until=TOKEN):
         name = reserved(world, "u", TOKEN, "0", pods="a")
@@ -128,16 +111,6 @@ async def test_devhost_is_killed_while_a_pod_ends(world: World, manager: DraMana
         assert len(world.api.requests) == requests, "nothing is written"
 
 
-async def test_a_claim_of_two_pods_is_prepared_once(world: World, manager: DraManager) -> None:
-    async with world.run(TOKENS, until=TOKEN):
-        name = reserved(world, "u", TOKEN, "0", pods="a b")
-        assert await manager.prepare("a", name) == await manager.prepare("b", name)
-        assert not await manager.unprepare("a", name)
-        assert world.records()
-        assert not await manager.unprepare("b", name)
-        assert not world.records()
-
-
 async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None:
     async with world.run(TOKENS, until=TOKEN):
         name = reserved(world, "old", TOKEN, "0", pods="a")
@@ -149,24 +122,6 @@ async def test_claim_of_a_former_name(world: World, manager: DraManager) -> None
         assert not world.records()
         assert await manager.prepare("b", name) == ["dra.devhost/claim=cnew-s0"]
         assert [record["claim"] for record in world.records()] == ["new"]
-
-
-async def test_a_checkpoint_of_either_version_is_read(world: World, manager: DraManager) -> None:
-    """A rollback of devhost keeps what it does not know, and kubelet asks again."""
-    async with world.run(TOKENS, until=TOKEN):
-        name = reserved(world, "u", TOKEN, "0", pods="a")
-        await manager.prepare("a", name)
-        await manager.kill()
-    (path,) = (world.state / "claims").glob("*.json")
-    newer, beside = {"of": "a newer version"}, path.with_name("devhost_other.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), **newer}))
-    beside.write_text(json.dumps(newer))
-    async with world.run(TOKENS):
-        await manager.start(running=["a"])
-        await world.until(TOKEN, State.REGISTERED)
-        assert not await manager.unprepare("a", name)
-        assert not path.exists()
-        assert json.loads(beside.read_text()) == newer
 
 
 async def test_removed_files_come_back(
@@ -265,13 +220,13 @@ async def test_pod_keeps_its_device_without_state(world: World, manager: DraMana
     (world.devices / "n0").touch()
     first = reserved(world, "u1", X, "n0", pods="a")
     late = reserved(world, "u2", X, "n0", pods="b")
-    async with world.run(of_nodes(world, X), until=X):
+    async with world.run(declare_files(world, X), until=X):
         await manager.prepare("a", first)
         records = world.records()
     world.lists.hold("a", X, "n0", claim=first)
     shutil.rmtree(world.state)
     await manager.kill()
-    async with world.run(of_nodes(world, X)):
+    async with world.run(declare_files(world, X)):
         await manager.start(running=["a"])
         await world.until(X, State.REGISTERED)
         assert f"claim default/{first}" in await refusal(manager, "b", late)
@@ -282,12 +237,6 @@ async def test_pod_keeps_its_device_without_state(world: World, manager: DraMana
         await eventually(lambda: not world.holders(X))
         assert not await manager.unprepare("a", first)
         await manager.prepare("b", late)
-
-
-def of_nodes(world: World, resource: str) -> str:
-    """Return a configuration with all nodes that there are as a resource."""
-    source = f"sources: [directory: {world.devices}]"
-    return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}}}]\n"
 
 
 async def until_offered(world: World, driver: str, *names: str) -> None:
@@ -322,7 +271,10 @@ async def test_waiting_driver_gives_no_node(
     world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
     (first, late), second = claims, World.beside(world)
-    async with world.run(of_nodes(world, X), OLD, until=X), second.run(of_nodes(world, X), NEW):
+    async with (
+        world.run(declare_files(world, X), OLD, until=X),
+        second.run(declare_files(world, X), NEW),
+    ):
         await second.until(X, State.WAITING, BY_DRA)
         await eventually(lambda: second.dra.registrar.registrations)
         await manager.prepare("a", first)
@@ -332,7 +284,7 @@ async def test_waiting_driver_gives_no_node(
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)
         assert [record["claim"] for record in world.records()] == ["u1"]
-        async with world.run(of_nodes(world, X), OLD):  # which waits, and ends what it gave
+        async with world.run(declare_files(world, X), OLD):  # which waits, and ends what it gave
             await eventually(lambda: world.dra.registrar.registrations)
             assert not await manager.unprepare("a", first)
             await until_offered(world, NEW, "n0", "n1")
@@ -344,7 +296,7 @@ async def test_one_driver_gives_a_node(
 ) -> None:
     (first, _), second = claims, World.beside(world)
     late = reserved(world, "u3", Y, "n0", pods="b", driver=NEW)
-    async with world.run(of_nodes(world, X), OLD), second.run(of_nodes(world, Y), NEW):
+    async with world.run(declare_files(world, X), OLD), second.run(declare_files(world, Y), NEW):
         await world.until(X, State.REGISTERED)
         await second.until(Y, State.REGISTERED)
         await until_offered(world, NEW, "n0", "n1")
@@ -361,10 +313,10 @@ async def test_node_of_a_former_driver(
     world: World, manager: DraManager, claims: tuple[str, str]
 ) -> None:
     first, late = claims
-    async with world.run(of_nodes(world, X), OLD, until=X):
+    async with world.run(declare_files(world, X), OLD, until=X):
         await manager.prepare("a", first)
     world.lists.hold("a", X, "n0", driver_name=OLD, claim=first)
-    async with world.run(of_nodes(world, X), NEW, until=X):
+    async with world.run(declare_files(world, X), NEW, until=X):
         await until_offered(world, NEW, "n1")
         assert f"claim default/{first}" in await refusal(manager, "b", late)
         assert await manager.unprepare("a", first), "there is no such driver"
@@ -378,10 +330,7 @@ async def test_node_of_a_former_driver(
 async def test_pod_status_has_the_health_of_its_device(world: World, manager: DraManager) -> None:
     device = world.devices / "d"
     device.touch()
-    config = (
-        f"version: v1\nresources: [{{name: {X}, backend: dra, sources: "
-        f'[directory: {world.devices}], allocate: {{env: {{A: "${{id}}"}}}}}}]\n'
-    )
+    config = declare_files(world, X, ', allocate: {env: {A: "${id}"}}')
 
     async def until_health(*wanted: str) -> None:
         async with asyncio.timeout(30):

@@ -91,16 +91,3 @@ async def test_a_kill_loses_nothing(world: World, daemon: Daemon) -> None:
     assert not [*world.kubelet.registry.iterdir()]
     assert world.published() == ["0", "1", "2"]
     assert not world.records()
-
-
-async def test_an_entry_of_a_claim_outlives_a_rollback(world: World, daemon: Daemon) -> None:
-    """The holder of a node by DRA holds it, too, while the process has no DRA."""
-    async with world.serve(TOKENS):
-        name = world.claim("u", TOKEN, "0")
-        await eventually(world.published)
-        await world.kubelet.prepare(name, "u")
-        before = world.records()
-    await daemon.start("{version: v1, resources: []}")
-    await daemon.logged("claims hold devices, and do not end without --dra", claims=1)
-    assert await daemon.stop() == 0
-    assert world.records() == before

@@ -43,13 +43,16 @@ def run_by_clock(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Api(ApiClient):
-    """An API server whose watches fail some seconds late, and that may refuse writes."""
+    """An API server whose watches end or fail some seconds late, and that may refuse writes."""
 
-    def __init__(self, watches_live_s: float = 1e6, ready_s: float = 0.0) -> None:
+    def __init__(
+        self, watches_live_s: float = 1e6, ready_s: float = 0.0, *, watches_fail: bool = True
+    ) -> None:
         super().__init__("http://127.0.0.1:1")
         self.times: list[float] = []
         self.writes_at: list[float] = []
         self.watches_live_s, self.ready_s = watches_live_s, ready_s
+        self.watches_fail = watches_fail
 
     async def call(
         self, verb: str, path: str, body: ApiObject | None = None, **query: str
@@ -69,7 +72,8 @@ class Api(ApiClient):
         await asyncio.sleep(self.watches_live_s)
         for event in tuple[ApiObject]():
             yield event
-        raise ApiError(503, "overloaded")
+        if self.watches_fail:
+            raise ApiError(503, "overloaded")
 
 
 def writer_of(api: Api, directory: Path) -> SliceWriter:
@@ -81,18 +85,22 @@ def writer_of(api: Api, directory: Path) -> SliceWriter:
     return writer
 
 
-def test_late_failures_make_few_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An API server that is overloaded, or behind a proxy that is, fails so."""
+@pytest.mark.parametrize("watches_fail", [True, False])
+def test_short_watches_make_few_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, watches_fail: bool
+) -> None:
+    """An API server that is overloaded, or behind a proxy that is, ends them so."""
 
     async def count() -> None:
-        api = Api(watches_live_s=0.5)
+        api = Api(watches_live_s=0.5, watches_fail=watches_fail)
         running = asyncio.create_task(writer_of(api, tmp_path).run())
         await asyncio.sleep(600.0)
         running.cancel()
         by_minute = Counter(int(time // 60) for time in api.times)
         assert by_minute[0] <= 50
         assert all(by_minute[minute] <= 12 for minute in range(2, 10)), by_minute
-        assert sum("slices cannot be written" in text for text in caplog.messages) == 1
+        logged = sum("slices cannot be written" in text for text in caplog.messages)
+        assert logged == watches_fail
 
     run_by_clock(count)
 

@@ -271,21 +271,6 @@ async def test_last_registration_has_no_steps(world: World, plugins: SimulatedKu
         assert plugins.options(TOKEN).pre_start_required, "it has them again"
 
 
-async def test_dra_waits_for_another_instance(
-    world: World, plugins: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rollout starts one that knows DRA beside one that does not."""
-    monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
-    second = World.beside(world)
-    async with world.serve(by_plugin(TOKENS)):
-        await plugins.wait(TOKEN, 3, 3)
-        async with second.run(TOKENS):
-            await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
-            await second.kubelet.register()
-            await world.stop()
-            await second.until_published("0", "1", "2")
-
-
 async def test_back_after_a_forced_deletion(
     world: World, plugins: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +299,7 @@ async def test_back_after_a_forced_deletion(
 
 @each_kind
 async def test_status_names_claims_without_dra(
-    world: World, plugins: SimulatedKubelet, kind: Kind
+    world: World, plugins: SimulatedKubelet, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, resource, devices = kind
     async with world.serve(config, resource):
@@ -324,6 +309,7 @@ async def test_status_names_claims_without_dra(
         await plugins.wait(resource, len(devices), len(devices) - 1)
         trouble = next(text for text in world.troubles() if "without --dra" in text)
         assert trouble.startswith(f"{resource}: claim default/{name} has devices")
+        assert "claims hold devices, and do not end without --dra" in caplog.messages
         await asyncio.to_thread(Path(trouble.partition("rm ")[2]).unlink)
         await plugins.wait(resource, len(devices), len(devices))
         assert not [text for text in world.troubles() if name in text]

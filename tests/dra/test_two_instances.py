@@ -14,17 +14,15 @@ from devhost.model.resource_state import State
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.node import Host
 from tests.dra.test_dra_host import TOKEN, TOKENS
-from tests.dra.world import World, eventually
+from tests.dra.world import World, declare_files, eventually
 from tests.support.dra_kubelet import CLAIMS
 
 X, Y = "example.com/x", "example.com/y"
 
 
-def one_node(world: World, *, keys: str = "", name: str = X) -> str:
-    return (
-        f"version: v1\nresources: [{{name: {name}, backend: dra, sources: "
-        f"[directory: {world.devices}]{keys}}}]\n"
-    )
+@pytest.fixture(autouse=True)
+def device(world: World) -> None:
+    (world.devices / "n0").touch()
 
 
 @contextlib.asynccontextmanager
@@ -39,11 +37,10 @@ async def two_instances(world: World, config: str) -> AsyncIterator[World]:
 
 @pytest.mark.parametrize("resource", [X, Y])
 async def test_second_driver_prepares_a_node_that_is_free(world: World, resource: str) -> None:
-    (world.devices / "n0").touch()
     second = World.beside(world)
     async with (
-        world.serve(one_node(world), X, driver="one.example.com"),
-        second.serve(one_node(world, name=resource), driver="two.example.com"),
+        world.serve(declare_files(world, X), X, driver="one.example.com"),
+        second.serve(declare_files(world, resource), driver="two.example.com"),
     ):
         # Of one resource the second waits for its lock, and kubelet may ask it all the same.
         await second.until(resource, State.WAITING if resource == X else State.REGISTERED)
@@ -59,7 +56,6 @@ async def test_second_driver_prepares_a_node_that_is_free(world: World, resource
 
 
 async def test_claim_waits_for_first_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    (world.devices / "n0").touch()
     go, apply_first = asyncio.Event(), Host._apply_first
 
     async def apply_late(host: Host, config: Config) -> None:
@@ -67,9 +63,9 @@ async def test_claim_waits_for_first_scan(world: World, monkeypatch: pytest.Monk
         await apply_first(host, config)
 
     second = World.beside(world)
-    async with world.serve(one_node(world), X):
+    async with world.serve(declare_files(world, X), X):
         monkeypatch.setattr(Host, "_apply_first", apply_late)
-        async with second.serve(one_node(world)):
+        async with second.serve(declare_files(world, X)):
             name = world.claim("u1", X, "n0")
             requests: list[str] = []
             world.api.fault = lambda _verb, path: requests.append(path)
@@ -101,9 +97,8 @@ async def test_ended_claim_leaves_no_file(world: World, monkeypatch: pytest.Monk
 async def test_newer_of_two_runs_steps(
     world: World, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = declare_files(world, X, f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     async with two_instances(world, config) as second:
         world.claim("u1", X, "n0", name="c1")
         allocator = second.dra.claims._allocator
@@ -123,8 +118,7 @@ async def test_newer_of_two_runs_steps(
 
 
 async def test_claims_of_two_instances_have_different_shares(world: World) -> None:
-    (world.devices / "n0").touch()
-    config = one_node(world, keys=", replicas: 4, maxPerContainer: 1")
+    config = declare_files(world, X, ", replicas: 4, maxPerContainer: 1")
     same = 0
     async with two_instances(world, config) as second:
         for number in range(30):
@@ -143,10 +137,9 @@ async def test_claims_of_two_instances_have_different_shares(world: World) -> No
 
 
 async def test_a_claim_that_was_only_started_goes_on_with_its_share(world: World) -> None:
-    (world.devices / "n0").touch()
     go = world.directory / "go"
     steps = f"preStart: [{{waitFor: {go}}}]"
-    config = one_node(world, keys=f", replicas: 2, maxPerContainer: 1, {steps}")
+    config = declare_files(world, X, f", replicas: 2, maxPerContainer: 1, {steps}")
     names = {uid: world.claim(uid, X, "n0", shareID=uid) for uid in "ab"}
     go.touch()
     async with world.serve(config, X):
@@ -169,9 +162,8 @@ async def test_a_claim_that_was_only_started_goes_on_with_its_share(world: World
 
 
 async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(world: World) -> None:
-    (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = declare_files(world, X, f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     name = world.claim("u", X, "n0")
     async with world.serve(config, X):
         assert not (await world.kubelet.prepare(name, "u")).error
@@ -186,9 +178,8 @@ async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(world: World)
 async def test_no_step_before_the_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is slow has the record of the first try later, and the second try waits for it."""
     monkeypatch.setattr("devhost.backends.dra.prepared_claims.SAVE_S", 0.05)
-    (world.devices / "n0").touch()
     marks = world.directory / "marks"
-    config = one_node(world, keys=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    config = declare_files(world, X, f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
     name = world.claim("u", X, "n0")
     async with world.serve(config, X):
         with directory_lock(world.state):

@@ -234,6 +234,12 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
         self.pods.setdefault(pod, []).append((claim, claimed))
 
 
+def declare_files(world: World, resource: str, keys: str = "") -> str:
+    """Return a configuration with the files of `devices` as a resource by DRA."""
+    source = f"sources: [directory: {world.devices}]"
+    return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}{keys}}}]\n"
+
+
 def failing(code: int, text: str, verb: str = "", path: str = "") -> Callable[[str, str], None]:
     """Return a fault of the API server: of each request of a verb and below a path."""
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 from tests.deploy.build import Image
 from tests.deploy.machine import ROOT, Unavailable
 from tests.e2e import configuration, images
-from tests.e2e.init import SYSCTLS
 from tests.e2e.node import HIERARCHIES, cgroups
 from tests.e2e.programs import Programs
 
@@ -31,12 +30,10 @@ class Cluster:
 
     Attributes:
         logs: A file for each program.
-        sysctls: Those of the machine, before anything was started.
     """
 
     def __init__(self, programs: Programs, logs: Path) -> None:
         self.logs = logs
-        self.sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
         self._programs = programs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._directory = Path()  # as the processes of the node see it

@@ -22,25 +22,15 @@ SERIALS: Final = {f"ttyFAKE{port}": number for port, number in enumerate(NODES.v
 def plug_all(cluster: Cluster) -> None:
     """Create what is missing, and reset the record of steps."""
     for path in FILES:
-        if not cluster.host(path).exists():
-            plug_file(cluster, path)
-    for name in NODES | SERIALS:
-        if not cluster.host(f"/dev/{name}").exists():
-            plug_node(cluster, name)
+        if not (file := cluster.host(path)).exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{file.name}\n")
+    for name, number in (NODES | SERIALS).items():
+        if not (node := cluster.host(f"/dev/{name}")).exists():
+            os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*number))
     steps = cluster.host(STEPS)
     shutil.rmtree(steps, ignore_errors=True)
     steps.mkdir()
-
-
-def plug_file(cluster: Cluster, path: str) -> None:
-    file = cluster.host(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{file.name}\n")
-
-
-def plug_node(cluster: Cluster, name: str) -> None:
-    node = cluster.host(f"/dev/{name}")
-    os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*(NODES | SERIALS)[name]))
 
 
 def steps_run(cluster: Cluster) -> dict[str, int]:

@@ -17,12 +17,9 @@ class Pods:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def create(self, *pods: Json) -> None:
-        self.cluster.apply(*pods)
-
     def run(self, *pods: Json) -> None:
         """Create pods, and wait until all of them run."""
-        self.create(*pods)
+        self.cluster.apply(*pods)
         for name in names_of(pods):
             self.wait_for(name, "condition=Ready")
 
@@ -90,11 +87,6 @@ def container(pod: Json) -> Json:
 def container_id(pod: Json) -> str:
     """Return the ID that containerd has for a pod's only container."""
     return str(container(pod)["containerID"]).removeprefix("containerd://")
-
-
-def kill(cluster: Cluster, pod: Json) -> None:
-    """End a pod's only container by SIGKILL."""
-    cluster.ctr("tasks", "kill", "--signal=SIGKILL", container_id(pod))
 
 
 def pod(

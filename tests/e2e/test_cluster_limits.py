@@ -1,10 +1,8 @@
 """Limits of devhost's pod: its memory, and its access to the node."""
 
 import json
-from pathlib import Path
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.init import SYSCTLS
 from tests.e2e.pods import Pods, container, container_id, pod
 from tests.e2e.release import VALUES, Release, config
 from tools.helm import PACKAGES
@@ -79,9 +77,3 @@ def memory(release: Release) -> tuple[int, int]:
         names = ("memory.peak", "memory.max")
     peak, limit = (int((cgroup / name).read_text()) for name in names)
     return peak, limit
-
-
-def test_machine_of_the_cluster_keeps_its_settings(cluster: Cluster) -> None:
-    """The kubelet writes sysctls that belong to no namespace: here, to files mounted over them."""
-    assert int(cluster.host("/proc/sys/vm/overcommit_memory").read_text()) == 1
-    assert {name: Path("/proc/sys", name).read_text() for name in SYSCTLS} == cluster.sysctls

@@ -1,8 +1,7 @@
-"""Variables, nodes, mounts and steps of containers."""
+"""Variables, nodes and mounts of containers."""
 
-from tests.e2e import devices
-from tests.e2e.pods import CRASHES, Pods, pod
-from tests.e2e.release import BOOK, COIN, COLA, DICE, DISK, SLOT, Release
+from tests.e2e.pods import Pods, pod
+from tests.e2e.release import BOOK, COIN, COLA, DICE, SLOT, Release
 
 
 def test_containers_have_their_variables_numbered_nodes_read_only_mounts_and_shares(
@@ -31,18 +30,3 @@ def test_container_of_a_user_owns_its_nodes_by_cdi(release: Release, pods: Pods)
     assert pods.execute("user", "head", "-c", "3", "/dev/coin0") == "\0\0\0"
     owners = pods.execute("user", "stat", "-c", "%u", "/dev/coin0", "/dev/coin1")
     assert owners.split() == ["1000", "1000"]
-
-
-def test_container_that_crashes_is_prepared_once(release: Release, pods: Pods) -> None:
-    pods.run(pod("crashing", {DISK: 1}, command=CRASHES))
-    disk = pods.env("crashing")["DISKS"]
-    assert devices.steps_run(release.cluster) == {disk: 1}
-    pods.execute("crashing", "touch", "/tmp/end")
-    pods.wait_restarted("crashing")
-    assert devices.steps_run(release.cluster) == {disk: 1}
-
-    pods.delete("crashing")
-    pods.run(pod("next", {DISK: 2}))
-    runs = devices.steps_run(release.cluster)
-    assert runs.pop(disk) == 2
-    assert list(runs.values()) == [1]

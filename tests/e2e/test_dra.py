@@ -1,9 +1,7 @@
 """Devices by Dynamic Resource Allocation: scheduler, kubelet, containerd and the chart's rights."""
 
-import functools
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -22,16 +20,15 @@ from tests.e2e.cluster import (
     without_deleted,
 )
 from tests.e2e.init import NODE_IP
-from tests.e2e.pods import NAMESPACE, Pods, kill, pod
+from tests.e2e.pods import NAMESPACE, Pods, pod
 from tests.e2e.release import DEVICES, PYTHON, STATE, VALUES, Release, config, offered, sockets
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
 CLASS: Final = "serial.e2e.test"
-CDI: Final = "/run/cdi"  # the link /var/run would lead to that of the machine
 SLICES: Final = "resourceslices.resource.k8s.io"
 SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
-SHARED, TOKEN, VENDOR = "e2e.test/shared", "e2e.test/token", "e2e.test/vendor"
+SHARED, VENDOR = "e2e.test/shared", "e2e.test/vendor"
 RESOURCE: Final[Json] = {
     "name": SERIAL,
     "backend": "dra",
@@ -51,7 +48,6 @@ SERIALS: Final[Json] = {
     "extraArgs": [f"--api-server=https://{NODE_IP}:6443"],
     "validation": {"enabled": False},  # it would wait for a node
 }
-NOWHERE: Final = SERIALS | {"nodeSelector": {"e2e.test/no-node-has": "this"}}
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +81,6 @@ def offering(resource: Json) -> Json:
 # ── the state of cluster, node and pods ──
 
 
-def slices(cluster: Cluster) -> dict[str, str]:
-    """Return the UID of each ResourceSlice of the driver."""
-    return {
-        entry["metadata"]["name"]: entry["metadata"]["uid"]
-        for entry in cluster.items("resourceslices")
-        if entry["spec"]["driver"] == "devhost"
-    }
-
-
 def published(cluster: Cluster) -> list[str]:
     """Return the names of the devices in all slices but the tainted ones."""
     return sorted(
@@ -109,11 +96,6 @@ def records(cluster: Cluster) -> list[Json]:
     return [json.loads(path.read_text()) for path in cluster.host(f"{STATE}/claims").glob("*.json")]
 
 
-def claim_files(cluster: Cluster) -> list[str]:
-    """Return the names of the CDI files of claims."""
-    return [path.name for path in cluster.host(CDI).glob("devhost-claim_*")]
-
-
 def nodes(pods: Pods, name: str) -> list[str]:
     """Return the numbers of the adapters in a pod."""
     return pods.execute(name, "sh", "-c", "stat -c %t:%T /dev/serial*").split()
@@ -121,13 +103,6 @@ def nodes(pods: Pods, name: str) -> list[str]:
 
 def serial_pods(*names: str, count: int = 2) -> list[Json]:
     return [pod(name, {SERIAL: count}) for name in names]
-
-
-def take_away(release: Release) -> None:
-    """Kill devhost, and remove its pod."""
-    kill(release.cluster, release.pod())
-    release.install(NOWHERE)
-    release.cluster.until("devhost has gone", lambda: not release.pods())
 
 
 # ── pods ──
@@ -294,105 +269,6 @@ def test_container_gets_what_a_vendor_describes(
     assert pods.execute("vendor", "cat", "/book") == "dune\n"
     pods.delete("vendor")
     file.unlink()
-
-
-def test_pools_of_several_slices_change_with_the_number_of_devices(
-    installed_dra: Release, pods: Pods
-) -> None:
-    cluster = installed_dra.cluster
-
-    def is_whole(pool: Json) -> bool:
-        pools = [entry["spec"]["pool"] for entry in cluster.items("resourceslices")]
-        return pools == [pool] * pool["resourceSliceCount"]
-
-    for number, (count, size) in enumerate(((70, 2), (60, 1), (70, 2)), 1):
-        token = {"name": TOKEN, "sources": [{"static": count}]}
-        installed_dra.install(offering(token | {"allocate": {"env": {"TOKENS": "${id}"}}}))
-        expected = {"name": f"{NODE}/{TOKEN}", "generation": number, "resourceSliceCount": size}
-        cluster.until("the slices are whole", functools.partial(is_whole, expected))
-        assert len(published(cluster)) == count
-        pods.run(pod(f"user{number}", {TOKEN: 1}))
-        pods.delete(f"user{number}")
-
-
-# ── kills ──
-
-
-def test_kubelet_killed_has_the_slices_again(serials: Release, pods: Pods) -> None:
-    """Kubelet deletes them when it starts."""
-    cluster = serials.cluster
-    pods.run(*serial_pods("reader", "other"))
-    before, running = slices(cluster), pods.containers()
-    cluster.restart("kubelet")
-
-    def are_new() -> bool:
-        now = slices(cluster)
-        return now.keys() == before.keys() and not set(now.values()) & set(before.values())
-
-    cluster.until("there are new slices", are_new)
-    cluster.until("devhost is registered", serials.well)
-    assert pods.containers() == running
-    pods.delete("other")
-    pods.run(*serial_pods("late"))
-
-
-def test_pod_that_is_deleted_while_devhost_is_away_ends_when_it_is_back(
-    serials: Release, pods: Pods
-) -> None:
-    cluster = serials.cluster
-    pods.run(*serial_pods("reader"))
-    assert len(records(cluster)) == len(claim_files(cluster)) == 1
-    take_away(serials)
-    pods.kubectl("delete", "pod", "reader", "--wait=false")
-    terminated = "jsonpath={.status.containerStatuses[0].state.terminated}"
-    pods.wait_for("reader", terminated)
-    assert pods.get("reader")["metadata"]["deletionTimestamp"], "it ends without devhost"
-    serials.install(SERIALS)
-    pods.wait_for("reader", "delete")
-    assert claim_files(cluster) == []
-    assert records(cluster) == []
-
-
-def test_container_starts_again_after_its_cdi_files_were_lost(serials: Release, pods: Pods) -> None:
-    cluster = serials.cluster
-    pods.run(*serial_pods("reader"))
-    before = nodes(pods, "reader")
-    take_away(serials)
-    shutil.rmtree(cluster.host(CDI))
-    kill(cluster, pods.get("reader"))
-    pods.wait_for("reader", "jsonpath={.status.containerStatuses[0].state.waiting}")
-    serials.install(SERIALS)
-    pods.wait_for("reader", "condition=Ready")
-    assert nodes(pods, "reader") == before
-    assert pods.env("reader")["SERIAL_PORTS"] == "/dev/serial0,/dev/serial1"
-
-
-# ── edits ──
-
-
-def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, pods: Pods) -> None:
-    pods.run(*serial_pods("reader"))
-    held = nodes(pods, "reader")
-    serials.install(offering(RESOURCE | {"id": "new-${port}"}))
-
-    def withheld() -> list[str]:
-        (resource,) = serials.status()["resources"]
-        reasons = [device["reason"] or "" for device in resource["devices"]]
-        return [reason for reason in reasons if reason.endswith(f"by {NAMESPACE}/reader")]
-
-    serials.cluster.until("two are withheld", lambda: len(withheld()) == len(held))
-    assert {reason.partition(" fake-")[0] for reason in withheld()} == {
-        f"withheld: held as {SERIAL}"
-    }
-    pods.run(*serial_pods("other"))
-    assert not set(nodes(pods, "other")) & set(held)
-    pods.create(*serial_pods("waiting", count=1))
-    pods.wait_for(
-        "waiting", "jsonpath={.status.conditions[?(@.type=='PodScheduled')].status}=False"
-    )
-    pods.delete("reader")
-    pods.wait_for("waiting", "condition=Ready")
-    assert set(nodes(pods, "waiting")) <= set(held)
 
 
 # ── two releases ──

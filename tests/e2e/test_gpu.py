@@ -123,25 +123,6 @@ async def test_containers_compute_by_the_device_plugin(
     assert not compute(tmp_path, parts), "without the nodes there is no GPU"
 
 
-async def test_a_container_computes_by_a_cdi_spec_of_the_vendor(tmp_path: Path) -> None:
-    nodes = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
-    allocate, options = config()["resources"][0]["allocate"], {"options": ["rbind", "ro"]}
-    edits = {
-        "deviceNodes": [{"path": path, "hostPath": f"{ROOT}{path}"} for path in nodes],
-        "mounts": [
-            {key: mount[key] for key in ("hostPath", "containerPath")} | options
-            for mount in allocate["mounts"]
-        ],
-        "env": [f"{name}={value}" for name, value in allocate["env"].items()],
-    }
-    devices = [{"name": "0", "containerEdits": edits}]
-    content = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
-    (tmp_path / "nvidia.json").write_text(json.dumps(content))
-    answer = cdiverify.inject(tmp_path, ["nvidia.com/gpu=0"])
-    assert not answer["errors"]
-    assert compute(tmp_path, answer["oci"]) == COMPUTED
-
-
 async def test_a_container_computes_by_a_claim(world: World, tmp_path: Path) -> None:
     world.files, world.policy = HostFiles(str(ROOT)), replace(TRUSTED, dra=True)
     async with world.serve(json.dumps(config(backend="dra")), GPU):

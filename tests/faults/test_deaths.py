@@ -4,7 +4,6 @@ import asyncio
 import random
 import shutil
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,6 @@ from tests.support.hosting import Kubelet, contract
 
 SHORT_LEAVE = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
 A, B = "example.com/a", "example.com/b"
-
-
-def remove(path: Path) -> None:
-    """Remove a directory into which others write."""
-    moved = path.rename(path.with_name("moved"))
-    shutil.rmtree(moved)
-
-
-def only(directory: Path, *names: str) -> bool:
-    """Whether a directory, once it is there, has these files and no others; directories do not count."""
-    return {path.name for path in directory.glob("*") if path.is_file()} == {*names}
 
 
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
@@ -54,8 +42,12 @@ async def test_devhost_killed_at_any_moment_is_followed_by_one_that_serves_all(
     await daemon.start(tokens(**many, a=3, b=1))
     declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3), B: numbers(1)}
     await at_rest(started, daemon, declared)
+
+    def files() -> set[str]:
+        return {path.name for path in daemon.state.glob("*") if path.is_file()}
+
     await until(
-        lambda: only(daemon.state, "last-good.yaml", "lock"), "a copy, and nothing left of another"
+        lambda: files() == {"last-good.yaml", "lock"}, "a copy, and nothing left of another"
     )
     assert await daemon.stop() == 0
     assert daemon.sockets() == set()
@@ -105,7 +97,7 @@ async def test_plugin_directory_removed_and_made_again_is_used(
     await daemon.start(tokens(a=2, b=3))
     await at_rest(started, daemon, declared)
     await started.kill()
-    remove(daemon.plugins)
+    shutil.rmtree(daemon.plugins.rename(daemon.plugins.with_name("moved")))
     daemon.plugins.mkdir()
     await started.start()
     await at_rest(started, daemon, declared)

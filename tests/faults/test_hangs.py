@@ -40,13 +40,6 @@ async def is_well(kubelet: SimulatedKubelet, place: Path, pod: str) -> None:
     await kubelet.free(pod)
 
 
-async def ends_and_starts(daemon: Daemon) -> None:
-    """SIGTERM ends the process with 0, whatever hangs."""
-    assert await daemon.stop() == 0
-    assert daemon.sockets() == set()
-    await daemon.start()
-
-
 @pytest.mark.parametrize("options", ["", ",default_permissions"])
 async def test_source_that_hangs_from_the_start_is_served_without_devices_and_heals(
     standin: SimulatedKubelet, daemon: Daemon, place: Path, options: str
@@ -57,7 +50,9 @@ async def test_source_that_hangs_from_the_start_is_served_without_devices_and_he
         await daemon.logged("source failed", resource=SICK)
         await standin.wait(SICK, 0, 0)
         daemon.signal(1)  # SIGHUP
-        await ends_and_starts(daemon)
+        assert await daemon.stop() == 0
+        assert daemon.sockets() == set()
+        await daemon.start()
         await is_well(standin, place, "two")
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0", "one", "two"}})
     assert UNANSWERED in daemon.found("source failed", resource=SICK)[0]["reason"]

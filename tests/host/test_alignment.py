@@ -58,7 +58,9 @@ async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
     return {hint for hint in answer if not any({*h.nodes} < {*hint.nodes} for h in answer)}
 
 
-async def test_hints_have_sysfs_nodes(started: RealKubelet, hosting: Hosting, root: Path) -> None:
+async def test_hints_have_the_nodes_of_sysfs_or_the_file(
+    started: RealKubelet, hosting: Hosting, root: Path
+) -> None:
     hosting.start(config(), root=root)
     await nodes_are(started, PLACED)
     either = {Hint(ZERO, True), Hint(ONE, True)}
@@ -66,13 +68,6 @@ async def test_hints_have_sysfs_nodes(started: RealKubelet, hosting: Hosting, ro
     assert await hints(started, 2) == either
     assert await hints(started, 3) == {Hint(ONE, True)}
     assert await hints(started, 5) == {Hint(BOTH, True)}
-    assert await hints(started, 6) == set()
-
-
-async def test_hints_have_declared_node(started: RealKubelet, hosting: Hosting, root: Path) -> None:
-    hosting.start(config(", topology: 1"), root=root)
-    await nodes_are(started, {name: [1] for name in MACHINE})
-    assert await hints(started, 5) == {Hint(ONE, True)}
     hosting.reload(config(", topology: 0"))
     await nodes_are(started, {name: [0] for name in MACHINE})
-    assert await hints(started, 1) == {Hint(ZERO, True)}
+    assert await hints(started, 5) == {Hint(ZERO, True)}

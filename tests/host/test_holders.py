@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from devhost.backends.podresources import PodResources
 from devhost.custody import holders as module
 from devhost.custody.holders import CONFIRM_S, POLL_S, Holders
 from devhost.errors import KubeletError
-from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy, PodHoldings, PodList
-from tests.support.scripted_plugin import COLA, a_node, healthy
+from tests.support.scripted_plugin import COLA
 
 NODE = "Node-1"
 NOBODY: Mapping[str, HeldBy] = {}
@@ -82,15 +80,6 @@ def holders(lister: FakePodLister) -> Holders:
     return Holders(lister, NODE)
 
 
-@asynccontextmanager
-async def running(holders: Holders) -> AsyncIterator[None]:
-    task = asyncio.create_task(holders.run())
-    yield
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def refresh(holders: Holders, lister: FakePodLister, answer: Answer) -> None:
     await asyncio.gather(holders.refresh(), lister.answer(answer))
 
@@ -155,33 +144,6 @@ async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
         ("INFO", "pod-resources available again", None),
         (*unknown, {"reason": "mute"}),
     ]
-
-
-async def test_holders_of_a_new_kubelet(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real client against the stand-in kubelet."""
-    monkeypatch.setattr(module, "POLL_S", 0.01)
-    path = short_path / "kubelet.sock"
-    holders, changed = Holders(PodResources(path, short_path), NODE), asyncio.Event()
-    await holders.refresh()
-    assert (holders.unavailable_reason or "").endswith("kubelet.sock: no such socket")
-    holders.on_change.append(changed.set)
-    async with a_node(SimulatedKubelet(short_path / "plugins", path)) as node, running(holders):
-        await node.registered(*healthy("a"))
-        await node.kubelet.admit("one", {"main": {COLA: 1}})
-        await changed.wait()
-        assert holders.pods_by_id(COLA) == ONE[COLA]
-        await node.kubelet.kill()
-        await holders.refresh()
-        assert (holders.unavailable_reason or "").endswith("connection refused")
-        assert holders.pods_by_id(COLA) == ONE[COLA]
-        await node.kubelet.start()
-        await holders.refresh()
-        assert holders.pods_by_id(COLA) == ONE[COLA]
-        await node.kubelet.free("one")
-        while holders.pods_by_id(COLA):  # it may have been told of the list before, too
-            changed.clear()
-            await changed.wait()
-        assert holders.unavailable_reason is None
 
 
 async def test_holders_wait_for_an_allocate(holders: Holders, lister: FakePodLister) -> None:

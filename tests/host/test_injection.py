@@ -13,7 +13,6 @@ import pytest
 from devhost.allocation import cdi
 from devhost.model.resource_state import State
 from devhost.node.cdi_files import CdiFiles, CdiInjection
-from devhost.node.resource import ServedResource
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -173,7 +172,7 @@ async def test_cdi_spec_after_a_takeover(started: Kubelet, bench: Bench, hosting
     bench.start()
     await started.wait(PORT, 1, 1)
     bench.start('inject: cdi, id: "new-${name}"')
-    await until(lambda: [*map(_state, hosting.hosts[1].resources)] == [State.WAITING], "the second")
+    await hosting.until(PORT, State.WAITING)
     (second,) = hosting.hosts[1].resources
     bench.plug("b", 2)
     await until(lambda: {"new-a", "new-b"} <= second.devices.offered.devices.keys(), "its look")
@@ -196,10 +195,6 @@ async def test_cdi_spec_without_room_is_written_when_another_resource_has_ended(
     await started.wait(names[1], 1, 0)
     hosting.reload(f"version: v1\nresources: [{second}]\n")
     await started.wait(names[1], 1, 1)
-
-
-def _state(runner: ServedResource) -> State:
-    return runner.status.state
 
 
 async def test_cdi_spec_has_another_number_before_the_device_is_healthy(

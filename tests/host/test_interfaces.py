@@ -38,10 +38,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     kernel.close()
 
 
-def rename(tree: HostTree) -> None:
-    tree.rename_interface("eth0", "lan0")
-
-
 def swap(tree: HostTree) -> None:
     for kind in ("eth", "vcan"):
         tree.rename_interface(f"{kind}0", "rename0")
@@ -57,7 +53,7 @@ def bring_back(tree: HostTree) -> None:
 @pytest.mark.parametrize(
     ("source", "change", "held"),
     [
-        (CARD, rename, "lan0"),
+        (CARD, lambda tree: tree.rename_interface("eth0", "lan0"), "lan0"),
         (CARD, swap, "eth1"),
         (CARD, bring_back, "pod0"),
         (VIRTUAL, swap, "vcan1"),

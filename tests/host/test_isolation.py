@@ -1,6 +1,5 @@
 """One resource's trouble is its own, and what many do leaves room for kubelet's calls."""
 
-import errno
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +16,9 @@ from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.node.resource import ServedResource
-from devhost.watch.inotify import Inotify
 from devhost.watch.threads import ABANDONED_MAX
-from tests.support.daemon import tokens, until
+from tests.support.daemon import tokens
 from tests.support.hosting import Hosting
-from tests.support.mounts import tmpfs
-from tests.support.root import needs_root
 
 
 async def test_resource_that_crashes_is_started_again(
@@ -89,36 +85,3 @@ async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) 
                 pass
         reasons.add(str(caught.value))
     assert len(reasons) == 1
-
-
-async def test_unwatched_directory_heals(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.backends.deviceplugin.registration._POLL_S", 0.01)
-
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    def reasons() -> list[str]:
-        watcher = host.parts.reconciler.locations.watcher
-        return [s.polling_reason for s in watcher.subscriptions if s.polling_reason]
-
-    with monkeypatch.context() as short:
-        short.setattr(Inotify, "add", fail)
-        host = hosting.start(tokens())
-        await until(reasons, "the failure")
-    await until(lambda: not reasons(), "a watch")
-
-
-@needs_root
-async def test_mount_is_seen(standin: SimulatedKubelet, hosting: Hosting, directory: Path) -> None:
-    """After a rescan, as no event tells of a mount such as those of udisks and CSI."""
-    name, place = "example.com/a", directory / "colas"
-    resource = f"{{name: {name}, sources: [directory: {place}]}}"
-    host = hosting.start(f"version: v1\nresources: [{resource}]")
-    await standin.wait(name, 0, 0)
-    with tmpfs(place):
-        (place / "a").touch()
-        host.resources[0].scan.rescan()
-        await standin.wait(name, 1, 1)
-        (place / "b").touch()
-        await standin.wait(name, 2, 2)
-    await hosting.close()

@@ -34,13 +34,6 @@ def sockets(directory: Path) -> set[Path]:
     return set((directory / "plugins").glob("devhost-*.sock"))
 
 
-def touch(path: Path) -> None:
-    """Do what backups and relabelling do."""
-    path.chmod(0o700)
-    os.chown(path, os.getuid(), os.getgid())
-    path.with_name("copy").hardlink_to(path)
-
-
 @contextlib.asynccontextmanager
 async def foreign_stream(directory: Path) -> AsyncIterator[None]:
     """Hold a stream of the one resource open, as a curious person does."""
@@ -64,8 +57,10 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     for name in names:
         await started.wait(name, 2, 2)
     monkeypatch.setattr("devhost.backends.deviceplugin.registration.END_TIMEOUT_S", 0.5)
-    before = sockets(directory)
-    touch(directory / "plugins" / "kubelet.sock")
+    before, path = sockets(directory), directory / "plugins" / "kubelet.sock"
+    path.chmod(0o700)  # as backups and relabelling do
+    os.chown(path, os.getuid(), os.getgid())
+    path.with_name("copy").hardlink_to(path)
     kubelet_of(host).check()
     await asyncio.sleep(1)  # after half of it a stream was given up
     assert sockets(directory) == before

@@ -4,15 +4,9 @@ from collections import Counter
 
 import pytest
 
-from devhost.allocation.policy import Policy
 from devhost.backends.share_ids import offered_id
-from devhost.config.loader import loads
-from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, Answer
-from devhost.hostfs.files import HostFiles
-from tests.support.devices import device, snapshot
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.offered import offered
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 SLOT = "example.com/slot"
@@ -41,14 +35,6 @@ async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str
 
 
 @contract
-async def test_prefer_spread_gives_each_pod_a_device(started: Kubelet, hosting: Hosting) -> None:
-    hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
-    await started.wait(SLOT, 9, 9)
-    devices = await one_by_one(started, 9)
-    assert [sorted(devices[start : start + 3]) for start in (0, 3, 6)] == [["a", "b", "c"]] * 3
-
-
-@contract
 async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: packed"))
     await started.wait(SLOT, 9, 9)
@@ -56,15 +42,6 @@ async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Host
     await started.free("pod-0")
     await started.free("pod-1")  # of a one share is used, and of b one
     assert await one_by_one(started, 3, "new") == ["a", "a", "b"]
-
-
-@contract
-@pytest.mark.parametrize("options", ["", ", prefer: packed"])
-async def test_replicas_prefer_distinct(started: Kubelet, hosting: Hosting, options: str) -> None:
-    hosting.start(config("[a, b, c]", f"replicas: 3{options}"))
-    await started.wait(SLOT, 9, 9)
-    for pod in range(3):
-        assert sorted(map(device_of, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
 @contract
@@ -99,11 +76,3 @@ async def test_prefer_keeps_init_devices_for_app(started: RealKubelet, hosting: 
     answers = await started.admit("pod", {"setup": {SLOT: 1}, "app": {SLOT: 2}}, init=("setup",))
     assert ids(answers, "setup") == ["a::0"]
     assert ids(answers) == ["a::0", "b::0"]
-
-
-def test_prefer_numa_takes_devices_of_one_node() -> None:
-    (resource,) = loads(config("5", "prefer: numa")).require().resources
-    nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
-    offer = snapshot(*(device(key, numa_nodes=(at,)) for key, at in nodes.items()))
-    scanner = Scanner(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
-    assert scanner.preferred(offer, offered(*nodes), (), 3) == offered("1", "3", "4")

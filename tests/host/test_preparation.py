@@ -1,5 +1,10 @@
 """Steps before a container's start, against kubelets and on a real disk."""
 
+import contextlib
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +12,6 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import AdmissionError
-from tests.host.loop import container, loop_device, mounted, program
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.root import needs_root
 
@@ -52,13 +56,6 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
     return Bench(directory, hosting)
 
 
-async def refused(kubelet: Kubelet, pod: str) -> str:
-    """Start a container that must not start; return the message for its user."""
-    with pytest.raises(AdmissionError) as caught:
-        await kubelet.start_container(pod, "app")
-    return str(caught.value)
-
-
 @contract
 async def test_prestart_of_a_crash_loop_runs_once(started: Kubelet, bench: Bench) -> None:
     """The next pod may have the same name, as in a StatefulSet."""
@@ -93,6 +90,66 @@ async def test_prestart_is_not_repeated_after_a_restart(started: Kubelet, bench:
     await started.start_container("waiting", "app")
     await started.start_container("waiting", "app")
     assert bench.runs == ["a", "b"]
+
+
+# ── real block devices, made of files, and filesystems on them ──
+
+
+def program(name: str) -> str:
+    """Return where a program is; without it the test is skipped."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if path is None:
+        pytest.skip(f"there is no {name}")
+    return path
+
+
+@contextlib.contextmanager
+def loop_device(image: Path) -> Iterator[Path]:
+    """Make a block device of a file; at the end it is gone, as soon as nobody uses it."""
+    with image.open("wb") as file:
+        file.truncate(8 * 1024 * 1024)
+    losetup = program("losetup")
+    done = subprocess.run(
+        [losetup, "--find", "--show", image], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no loop devices: {done.stderr}")
+    device = Path(done.stdout.strip())
+    try:
+        yield device
+    finally:
+        subprocess.run([losetup, "--detach", device], check=True)
+
+
+@contextlib.contextmanager
+def mounted(device: Path, place: Path) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run([program("mount"), device, place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run([program("umount"), place], check=True)
+
+
+@contextlib.contextmanager
+def container(device: Path, place: Path, script: str) -> Iterator[str]:
+    """Mount a device's filesystem in a mount namespace until the end; yield a script's output."""
+    place.mkdir(exist_ok=True)
+    commands = f'mount "$0" "$1" && (cd "$1" && {{ {script}; }}) && echo && exec cat'
+    command = [program("unshare"), "--mount", "sh", "-ec", commands, str(device), str(place)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        lines = []
+        while (line := process.stdout.readline()).strip():
+            lines.append(line.strip())
+        assert line, f"{script} has failed"
+        try:
+            yield "\n".join(lines)
+        finally:
+            process.stdin.close()
+            assert process.wait(60) == 0
 
 
 class Disk:
@@ -143,8 +200,9 @@ async def test_prestart_formats_per_pod(started: Kubelet, disk: Disk, hosting: H
         assert content == "precious"
         await started.free("pod")
         await started.admit("new", ONE, start=False)
-        reason = await refused(started, "new")
-        assert f"device superdisk: {disk.path} is in use (mounted" in reason
+        reason = re.escape(f"device superdisk: {disk.path} is in use (mounted")
+        with pytest.raises(AdmissionError, match=reason):
+            await started.start_container("new", "app")
     with container(disk.device, disk.place, "cat file") as content:
         assert content == "precious"
     await started.start_container("new", "app")

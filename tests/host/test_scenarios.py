@@ -10,12 +10,9 @@ from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.resource_state import State
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
-from tests.support.realkubelet import KubeletError as RealKubeletError
 
 A, B, C = "example.com/a", "example.com/b", "example.com/c"
 COLA = "myway5.com/cola"
-TOKEN = "netease/vpcport"
 
 
 def cola(directory: Path, extra: str = "") -> str:
@@ -153,18 +150,3 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     await started.wait(B, 2, 2)
     assert hosting.status(B).state is State.REGISTERED
     assert streams == []
-
-
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_registration_of_a_forgotten_resource(started: RealKubelet, hosting: Hosting) -> None:
-    """A real kubelet forgets a resource five minutes after its plugin's end."""
-    hosting.start(tokens(a=1))
-    await started.wait(A, 1, 1)
-    with pytest.raises(RealKubeletError, match="has not ended"):
-        await started.expire(A)
-    await hosting.stop()
-    await started.wait(A, 1, 0)
-    await started.expire(A)
-    await started.wait(A, None, None)
-    hosting.start(tokens(a=1))
-    await started.wait(A, 1, 1)

@@ -10,6 +10,7 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.fake_kubelet.kubelet import AdmissionError
+from tests.support.hosting import contract
 from tests.support.scripted_plugin import (
     COLA,
     TEA,
@@ -27,6 +28,8 @@ from tests.support.scripted_plugin import (
 PREFERRING: Final = pb.DevicePluginOptions(get_preferred_allocation_available=True)
 STARTING: Final = pb.DevicePluginOptions(pre_start_required=True)
 UNKNOWN: Final = grpc.StatusCode.UNKNOWN
+
+pytestmark = contract
 
 
 # ── registration ──

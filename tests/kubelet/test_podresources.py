@@ -169,15 +169,10 @@ async def test_answer_not_readable_is_an_error(path: Path, client: PodResources)
     await server.stop(None)
 
 
-def one_pod(*, named: str) -> bytes:
-    entry = pb.ContainerDevices(resource_name=COLA, device_ids=["a"])
-    container = pb.ContainerResources(devices=[entry])
-    pod = pb.PodResources(name=named, namespace="ns", containers=[container])
-    return pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
-
-
 async def test_list_above_four_mebibytes_is_an_error(path: Path, client: PodResources) -> None:
-    server = await answering(path, one_pod(named="x" * 4 * 1024 * 1024))
+    pods = [pb.PodResources(name="x" * 4 * 1024 * 1024, namespace="ns")]
+    answer = pb.ListPodResourcesResponse(pod_resources=pods)
+    server = await answering(path, answer.SerializeToString())
     assert "larger than max" in await refused(client)
     await server.stop(None)
 

@@ -7,25 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
+from devhost.fake_kubelet.connections import serve
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from tests.support.daemon import until
 from tests.support.scripted_plugin import COLA, Node, a_node, healthy, refused, register, unhealthy
 
 
 @pytest.fixture
 async def kubelet(directory: Path) -> SimulatedKubelet:
     return SimulatedKubelet(directory / "plugins", directory / "pr.sock")
-
-
-class Registrations(list[str]):
-    """A list that tells of its first entry."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun = asyncio.Event()
-
-    def append(self, entry: str) -> None:
-        super().append(entry)
-        self.begun.set()
 
 
 async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> None:
@@ -80,9 +70,8 @@ async def test_socket_registered_twice_is_refused(node: Node, kubelet: Simulated
 async def test_socket_late_is_found_and_missing_is_an_error(
     node: Node, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kubelet.registrations = calls = Registrations()
     pending = asyncio.create_task(register(kubelet, "late.sock"))
-    await calls.begun.wait()
+    await until(lambda: kubelet.registrations, "a registration")
     await node.plugin(*healthy("a"), endpoint="late.sock")
     await pending
     await kubelet.wait(COLA, 1, 1)
@@ -90,9 +79,6 @@ async def test_socket_late_is_found_and_missing_is_an_error(
     code, text = await refused(kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")
-
-
-# ── start and stop ──
 
 
 async def test_start_removes_sockets_and_links_to_them(kubelet: SimulatedKubelet) -> None:
@@ -109,3 +95,15 @@ async def test_start_removes_sockets_and_links_to_them(kubelet: SimulatedKubelet
         assert sorted(entry.name for entry in place.iterdir()) == left
         assert (place / "sub" / "kept.sock").is_socket()
     assert not (place / "kubelet.sock").exists()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_start_cancelled_ends_stopped(directory: Path, turns: int) -> None:
+    """Ctrl-C does so: gRPC cannot stop a server whose start was interrupted."""
+    server = grpc.aio.server()
+    starting = asyncio.create_task(serve(server, directory / "kubelet.sock"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting

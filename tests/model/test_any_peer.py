@@ -1,4 +1,4 @@
-"""Requests of any client of a plugin socket, and any answers of pod-resources."""
+"""Requests of any client of a plugin socket."""
 
 import asyncio
 import contextlib
@@ -91,12 +91,6 @@ class ServedHost:
         assert not [record.getMessage() for record in self.errors]
 
 
-class _Errors(logging.Handler):
-    def __init__(self, records: list[logging.LogRecord]) -> None:
-        super().__init__(logging.ERROR)
-        self.emit = records.append  # type: ignore[assignment]
-
-
 _worlds: Final[list[ServedHost]] = []
 
 
@@ -107,15 +101,14 @@ def _world() -> Iterator[None]:
         # As `devhost.observe.logs` has it: the client is at fault, and gets an error.
         patch.setattr(logging.getLogger("grpc._cython.cygrpc"), "disabled", True)
         patch.setattr(logging.getLogger("grpc._common"), "disabled", True)
-        handler = _Errors(world.errors)
+        handler = logging.Handler(logging.ERROR)
+        handler.emit = world.errors.append  # type: ignore[method-assign, assignment]
         logging.getLogger().addHandler(handler)
         _worlds.append(world)
         yield
         logging.getLogger().removeHandler(handler)
         _worlds.pop().close()
 
-
-# ── requests ──
 
 _ID: Final = st.one_of(
     st.sampled_from(sorted(IDS)),
@@ -197,6 +190,3 @@ def test_any_request_of_a_client(sent: tuple[str, bytes], index: int) -> None:
         else:
             judge(method, request, answer)
         world.is_well()
-
-
-# ── pod-resources ──

@@ -38,9 +38,8 @@ ALL: Final = (A, B, SHARING)
 NAMES: Final = st.sampled_from([A, A, B, B, SHARING])
 SERVED: Final = st.sampled_from([ALL, ALL, ALL, (A, B), (B, SHARING), (A,), (B,), ()])
 MOSTLY: Final = st.sampled_from([True, True, False])
-# No resource finds both names of one node: it would take them for two devices, as the file says.
-NAMED: Final = st.sets(NAMES)
 REPLICAS: Final = st.sampled_from([1, 1, 2])
+# No resource finds both names of one node: it would take them for two devices, as the file says.
 FINDS: Final = st.dictionaries(
     st.sampled_from(["1", "2"]),
     st.sampled_from([("/dev/x",), ("/dev/y",), ("/dev/second-x",), ("/dev/x", "/dev/y")]),

@@ -85,13 +85,14 @@ def is_distinct(config: Seq[Declared]) -> bool:
     return len(numbers) == len(set(numbers))
 
 
-WITH_STEPS: Final = [Declared(ALPHA, FOUND, {"backend": "dra", "preStart": [{"run": ["a"]}]})]
-FOUND_BY_BETA: Final = [Declared(BETA, FOUND, {"backend": "dra"})]
-BY_PLUGIN: Final = [Declared(BETA, FOUND, {"backend": "devicePlugin"})]
-FOUND_BY_BOTH: Final = [
-    Declared(SHARING, FOUND, {"backend": "dra"}),
-    Declared(BETA, FOUND, {"backend": "dra", **SHARED}),
-]
+DRA: Final = {"backend": "dra"}
+PLUGIN: Final = {"backend": "devicePlugin"}
+STEPS: Final = {**DRA, "preStart": [{"run": ["a"]}]}
+FOUND_BY_ALPHA: Final = [Declared(ALPHA, FOUND, DRA)]
+WITH_STEPS: Final = [Declared(ALPHA, FOUND, STEPS)]
+FOUND_BY_BETA: Final = [Declared(BETA, FOUND, DRA)]
+BY_PLUGIN: Final = [Declared(ALPHA, FOUND, PLUGIN)]
+FOUND_BY_BOTH: Final = [Declared(SHARING, FOUND, DRA), Declared(BETA, FOUND, {**DRA, **SHARED})]
 CONFIG: Final = st.lists(
     DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name
 ).filter(is_distinct)
@@ -400,9 +401,7 @@ class Sequence:
         await self.pass_time(10.0)
         for process in self.node.instances:
             await self.node.end(process)
-        process = await self.started(
-            DRIVERS[0], [Declared(ALPHA, FOUND, {"backend": "devicePlugin"})]
-        )
+        process = await self.started(DRIVERS[0], BY_PLUGIN)
         await self.pass_time(60.0)
         withheld = reasons(process.served[ALPHA].offered)
         assert {name.device for name, _ in process.allocatable()} == {*FOUND}, withheld
@@ -459,9 +458,9 @@ OPERATIONS: Final = st.one_of(
 )
 # The pods of an instance that ended are younger than the list of who is next, and the records lost.
 @example(
-    [Declared(ALPHA, FOUND, {"backend": "devicePlugin"})],
+    BY_PLUGIN,
     "devhost",
-    [Declared(ALPHA, FOUND, {"backend": "dra"})],
+    FOUND_BY_ALPHA,
     [
         ("start_pods", (0, 1)),
         ("end_second", (0, True)),
@@ -484,7 +483,7 @@ OPERATIONS: Final = st.one_of(
 )
 # The other share of its device has a record.
 @example(
-    [Declared(ALPHA, FOUND, {**WITH_STEPS[0].options, **SHARED})],
+    [Declared(ALPHA, FOUND, {**STEPS, **SHARED})],
     "devhost",
     [],
     [
@@ -498,7 +497,7 @@ OPERATIONS: Final = st.one_of(
 @example(
     WITH_STEPS,
     "devhost",
-    [Declared(ALPHA, {"1": ("/dev/y",), "2": ("/dev/x",)}, {"backend": "dra"})],
+    [Declared(ALPHA, {"1": ("/dev/y",), "2": ("/dev/x",)}, DRA)],
     [
         ("kill_while_steps_run", (0,)),
         ("wait", (1.0,)),
@@ -520,48 +519,41 @@ OPERATIONS: Final = st.one_of(
 )
 # A device has the node of another claim after an edit, and the boot comes before it is prepared.
 @example(
-    [Declared(ALPHA, FOUND, {"backend": "dra"})],
+    FOUND_BY_ALPHA,
     "devhost",
     [],
     [
         ("start_pods", (0, 1)),
         ("start_pods", (0, 1)),
-        (
-            "boot",
-            (
-                BOOTED[0],
-                "devhost",
-                [Declared(ALPHA, {"1": ("/dev/x", "/dev/y")}, {"backend": "dra"})],
-            ),
-        ),
+        ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, {"1": ("/dev/x", "/dev/y")}, DRA)])),
     ],
 )
 # After a replug the node of a claim, by an ID of an edit, is that of a pod, and then comes a boot.
 @example(
-    [Declared(ALPHA, FOUND, {"backend": "dra"})],
+    FOUND_BY_ALPHA,
     "devhost",
     [],
     [
         ("start_pods", (0, 1)),
-        ("edit", (0, BY_PLUGIN)),
+        ("edit", (0, [Declared(BETA, FOUND, PLUGIN)])),
         ("replug", (1,)),
         ("wait", (11.0,)),
         ("start_pods", (0, 1)),
-        ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, FOUND, {"backend": "dra"})])),
+        ("boot", (BOOTED[0], "devhost", FOUND_BY_ALPHA)),
     ],
 )
 # The ID of a pod is, after an edit and a boot, that of a node of a claim.
 @example(
     [
-        Declared(BETA, {"1": ("/dev/x",)}, {"backend": "dra"}),
-        Declared(ALPHA, {"1": ("/dev/z",)}, {"backend": "devicePlugin"}),
+        Declared(BETA, {"1": ("/dev/x",)}, DRA),
+        Declared(ALPHA, {"1": ("/dev/z",)}, PLUGIN),
     ],
     "devhost",
     [],
     [
         ("start_pods", (1, 1)),
         ("start_pods", (0, 1)),
-        ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, FOUND, {"backend": "devicePlugin"})])),
+        ("boot", (BOOTED[0], "devhost", BY_PLUGIN)),
     ],
 )
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))

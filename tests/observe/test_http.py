@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Final
@@ -120,6 +121,17 @@ async def test_connection_slow_is_cut_off(raw: bytes, monkeypatch: pytest.Monkey
         with contextlib.suppress(ConnectionError):
             assert len(await reader.read()) < LARGE
         writer.close()
+
+
+@pytest.mark.parametrize("raw", [b"", b"GET", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 9000])
+async def test_connection_reset_is_no_error(
+    port: int, caplog: pytest.LogCaptureFixture, raw: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(raw)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert (await get(port, "/")).status == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_throttled_response_is_made_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,6 @@ async def test_status_of_missing_devices(daemon: Daemon, started: Kubelet, direc
     (place / "one").unlink()
     await started.wait(A, 1, 0)
     report = await until_status(port, lambda doc: doc["troubles"])
-    (missing,) = report["troubles"]
-    assert missing.startswith(f"{A}: 1 of 1 devices missing (")
     assert report["ready"]
     assert (resource(report)["unhealthy"], resource(report)["missing"]) == (0, 1)
     samples = await scrape(await port_of(daemon))
@@ -79,13 +77,6 @@ async def test_status_without_devices(daemon: Daemon, started: Kubelet, director
     (place / "one").unlink()
     await started.wait(A, 0, 0)
     await until_status(port, lambda doc: resource(doc)["warnings"] == [reason])
-
-
-async def reloads(daemon: Daemon) -> dict[str, float | None]:
-    samples = await scrape(await port_of(daemon))
-    name = "devhost_config_reloads_total"
-    counts = {result: samples.value(name, result=result) for result in ("ok", "error")}
-    return {"successful": samples.value("devhost_config_last_reload_successful"), **counts}
 
 
 async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
@@ -112,8 +103,10 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
     assert (report["config"]["reloads"], report["config"]["failures"]) == (1, 1)
     assert report["config"]["hash"] != before["config"]["hash"]
     assert report["troubles"] == []
-    assert (await reloads(daemon)) == {"successful": 1, "ok": 1, "error": 1}
     samples = await scrape(await port_of(daemon))
+    assert samples.value("devhost_config_last_reload_successful") == 1
+    for result in ("ok", "error"):
+        assert samples.value("devhost_config_reloads_total", result=result) == 1
     assert not samples.names_of(B)
     hashes = [s.labels["hash"] for s in samples.all if s.name == "devhost_config_hash_info"]
     assert hashes == [report["config"]["hash"]]

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, cast
 
@@ -251,24 +251,10 @@ class RealKubelet:
             for container, of_container in reply["hints"].items()
         }
 
-    async def affinity(self, pod: str, container: str, nodes: Iterable[int]) -> None:
-        """Choose the NUMA nodes of a container of a pod that will be admitted.
-
-        The topology manager would, but it is not here: without this, or with no nodes, there is
-        no say. A restarted kubelet does not know the choice any more.
-        """
-        await self._call(
-            "affinity", uid=self._uid(pod, new=True), container=container, nodes=list(nodes)
-        )
-
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return the device health in the pod's status: container, resource, device, health."""
         reply = await self._call("status", uid=self._uid(pod))
         return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
-
-    async def expire(self, resource: str) -> None:
-        """Advance by the five minutes for which the resource of an ended plugin is kept."""
-        await self._call("expire", resource=resource)
 
     def _spec(
         self,
