@@ -55,7 +55,7 @@ async def test_code_name_of_the_file_too_is_served_by_code(
 
 
 async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
-    """Code comes before the file; a device is offered whole or not at all."""
+    """Code comes before the file."""
     yaml = f"version: v1\nresources: [{{name: {YAML}, sources: ['{nodes}/*']}}]\n"
     plugin = Plain([Device("one", paths=[str(nodes / "a")])])
     shares = Plain([Device("s", paths="/dev/full")], "example.com/shared", overlap="allow")
@@ -68,17 +68,6 @@ async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, no
     plugin.now = []
     plugin.changed()
     await standin.wait(NAME, 1, 0)
-
-
-async def test_device_is_whole(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
-    first = Plain([Device("one", paths=str(nodes / "a"))])
-    pair = Device("two", paths=[str(nodes / "b"), str(nodes / "a")])
-    second = Plain([pair, Device("three", paths=[])], "example.com/second")
-    serving.start(first, second)
-    await standin.wait(NAME, 1, 1)
-    await standin.wait("example.com/second", 1, 1)
-    reason = f"{NAME} offers it already"
-    await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
 
 
 async def test_code_for_other_nodes_is_ignored(standin: SimulatedKubelet, serving: Serving) -> None:

@@ -271,13 +271,10 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
 
 
 async def test_numa_nodes_are_for_all_or_none(standin: SimulatedKubelet, serving: Serving) -> None:
-    plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
-    plugin.now = [*plugin.now, Device("c", reason="broken")]
-    serving.start(plugin)
+    nodes = [Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])]
+    serving.start(Plain([*nodes, Device("c", reason="broken")]), Plain([nodes[0], "b"], OTHER))
     await standin.wait(NAME, 3, 2)
+    await standin.wait(OTHER, 2, 2)
     devices = serving.snapshot(NAME).devices
     assert [devices[key].numa_nodes for key in "abc"] == [(1,), (0, 1), ()]
-    plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
-    plugin.changed()
-    await standin.wait(NAME, 3, 3)
-    assert {device.numa_nodes for device in serving.snapshot(NAME).devices.values()} == {()}
+    assert {device.numa_nodes for device in serving.snapshot(OTHER).devices.values()} == {()}

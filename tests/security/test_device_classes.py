@@ -210,17 +210,6 @@ def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) ->
     assert "--allow-device '/dev/*' covers all of /dev" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["tty*", "dev/ttyS0", "10c4:ea6", "10c4:ea60:", "pci:01:00.0", "pci:0000:01:00", "place:",
-     "0000:01:00.0", "usb:10c4:ea60", "/dev/disk/by-id/ata-*"],
-)  # fmt: skip
-def test_flag_that_is_no_class_path_or_identity_is_a_usage_error(tmp_path: Path, text: str) -> None:
-    done = process("validate", tmp_path, "--allow-device", text)
-    assert done.returncode == 2
-    assert text in done.stderr
-
-
 @needs_root
 @pytest.mark.parametrize("command", ["plan", "try"])
 def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:

@@ -65,17 +65,6 @@ async def test_replugged_stick(
     assert device.paths == ("/dev/ttyUSB3",)
 
 
-async def test_event_of_another_subsystem_is_no_reason_to_scan(
-    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
-) -> None:
-    tree = await with_two_sticks(tmp_path, hosting, standin)
-    tree.unplug("1-2")
-    kernel.send("add", "net")
-    tree.unplug("1-1.4")
-    kernel.send("remove", "usb")
-    await standin.wait(NAME, 2, 0)
-
-
 async def test_gpu_is_listed_when_its_driver_is_loaded_and_a_program_has_made_the_node(
     tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:

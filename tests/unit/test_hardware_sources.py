@@ -18,7 +18,6 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import PCI_VARIABLES, SYSFS_VARIABLES, USB_VARIABLES
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
-from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.nvidia import NvidiaClass
 from devhost.model.device import HostDevice, Node, NodeId
@@ -140,17 +139,6 @@ def _variables(device: HostDevice) -> Iterator[str]:
     for name, value in sorted(by_name.items()):
         if not name.startswith(roles) or name.endswith(".path"):
             yield f"  {name}={value}"
-
-
-def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
-    text = "sysfs: {subsystem: tty, parent: [{subsystem: usb, driver: cdc}]}"
-    (declared,) = (
-        loads(f"version: v1\nresources: [{{name: e.com/a, sources: [{{{text}}}]}}]\n")
-        .require()
-        .resources
-    )
-    scanner = Scanner(declared, HostFiles(), Policy(), "node", settle_s=0.0)
-    assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}
 
 
 @pytest.mark.parametrize(

@@ -87,46 +87,37 @@ def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: Hos
     assert not Path(files.to_local(path)).exists()
 
 
+READS = {"file": {"path": "/state", "matches": "x"}}
+
+
 @pytest.mark.parametrize(
-    ("number", "failure", "unknown"),
+    ("check", "number", "failure", "unknown"),
     [
-        (errno.EPERM, None, "deviceAccess.privileged"),
-        (errno.EACCES, None, "deviceAccess.privileged"),
-        (errno.EBUSY, None, None),
-        (errno.EAGAIN, None, None),
-        (errno.EIO, "readable: /state: Input/output error", None),
-        (errno.ENXIO, "readable: /state: No such device or address", None),
+        ("readable", errno.EPERM, None, "deviceAccess.privileged"),
+        ("readable", errno.EACCES, None, "deviceAccess.privileged"),
+        ("readable", errno.EBUSY, None, None),
+        ("readable", errno.EAGAIN, None, None),
+        ("readable", errno.EIO, "readable: /state: Input/output error", None),
+        ("readable", errno.ENXIO, "readable: /state: No such device or address", None),
+        (READS, errno.EACCES, None, "securityContext.runAsUser"),
     ],
 )
-def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidden(
+def test_health_check_of_what_cannot_be_opened_fails_unless_busy_or_forbidden(
     files: HostFiles,
     monkeypatch: pytest.MonkeyPatch,
+    check: object,
     number: int,
     failure: str | None,
     unknown: str | None,
 ) -> None:
-    node = device(files, state(files, ""))
-
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("devhost.devices.health_check.os.open", refuse)
-        outcome = checked(files, node, "readable")
-    assert outcome.failure == failure
-    assert (unknown is None) is (outcome.unknown is None)
-    assert (unknown or "") in (outcome.unknown or "")
-
-
-def test_file_check_names_the_setting(files: HostFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, number = state(files, "x"), errno.EACCES
+    node = device(files, state(files, "x"))
     refuse = Mock(side_effect=OSError(number, os.strerror(number)))
     with monkeypatch.context() as patch:
         patch.setattr("devhost.devices.health_check.os.open", refuse)
-        outcome = content(files, path, "x")
-    assert outcome.unknown is not None
-    assert "Permission denied: devhost's user needs access to it" in outcome.unknown
-    assert "securityContext.runAsUser" in outcome.unknown
+        outcome = checked(files, node, check)
+    assert outcome.failure == failure
+    assert (unknown is None) is (outcome.unknown is None)
+    assert (unknown or "") in (outcome.unknown or "")
 
 
 def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFiles) -> None:
@@ -219,19 +210,6 @@ def test_file_check_of_other_than_a_regular_file_fails(files: HostFiles) -> None
     for path in ("/dev", "/dev/fifo"):
         assert content(files, path, "").failure == f"file: {path}: not a regular file"
     assert content(HostFiles(), "/dev/zero", "").failure == "file: /dev/zero: not a regular file"
-
-
-def test_file_check_below_a_private_directory_tells_nothing(files: HostFiles) -> None:
-    private = Path(files.to_local("/private"))
-    private.mkdir()
-    (private / "file").write_text("secret")
-    private.chmod(0o750)
-    for name in ("file", "none"):
-        assert content(files, f"/private/{name}", "secret").unknown == (
-            f"file: /private/{name}: not everyone can read it: "
-            f"--allow-path '/private/{name}' would allow it"
-        )
-    assert passed(content(files, "/private/file", "secret", Policy(("/private/*",))))
 
 
 def test_file_check_path_is_rendered_for_each_node(files: HostFiles) -> None:

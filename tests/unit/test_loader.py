@@ -206,32 +206,6 @@ def test_problems_beyond_the_limit_are_cut_off_errors_apart_from_warnings() -> N
     assert any(": error: " in line for line in problems(f"{text}    replicas: 60000\n"))
 
 
-def test_problems_of_a_wrong_part_hide_none_elsewhere() -> None:
-    text = """version: v1
-resources:
-  - name: Bad.example/a
-    replcas: 3
-    sources: [dev: kvm]
-    allocate:
-      env: {A: 0403, B: "${nn}"}
-      mounts: [5, {hostPath: /a}]
-      devices:
-        - {hostPath: /dev/x, permissions: rx}
-        - {hostPath: dev/y}
-  - name: example.com/b
-    sources: [dev: 'a(']
-  - name: example.com/c
-    sources: [dev: kvm]
-    id: ${nope}
-other: 1
-"""
-    places = [line.split(": ")[0] for line in problems(text)]
-    assert places == [
-        *("f.yaml:3:11", "f.yaml:4:5", "f.yaml:7:16", "f.yaml:8:16", "f.yaml:10:43"),
-        *("f.yaml:11:22", "f.yaml:13:20", "f.yaml:16:9", "f.yaml:17:1"),
-    ]
-
-
 def test_x_keys_hold_anchors_for_merge() -> None:
     notes = "x-b: ~\nx-c: [{d: ~}]\nx-d: {1: a, ~: {2: b}}\n"
     text = f"x-a: &a {{A: b, C: d}}\n{notes}{KVM}    allocate:\n      env: {{<<: *a, A: z}}\n"

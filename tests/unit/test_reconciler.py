@@ -1,8 +1,7 @@
 """In which order findings are resolved, and how many IDs each resource may have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -20,8 +19,6 @@ from devhost.node import reconciler
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler, ResourceScan
 from devhost.observe.metrics import Metrics
-from devhost.watch import threads
-from devhost.watch.threads import run_in_thread
 from tests.support.scanning import selected
 
 
@@ -171,22 +168,6 @@ async def test_resource_waits_while_the_one_before_it_is_read_again(
     assert resolved == ["a", "a", "b"]
 
 
-async def test_event_takes_one_call(at: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-
-    def counted(name: str, work: Callable[[], object]) -> "asyncio.Future[object]":
-        names.append(name)
-        return run_in_thread(name, work)
-
-    monkeypatch.setattr(threads, "run_in_thread", counted)
-    monkeypatch.setattr(reconciler, "run_in_thread", counted)
-    at.declare("a")
-    await at.until_applied("a")
-    at.scans["a"].request()
-    await at.until_applied("a")
-    assert names == ["scan e.com/a"] * 2
-
-
 def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Path) -> None:
     (tmp_path / "n0").touch()
     resolver, scanners = Resolver(), []
@@ -212,18 +193,6 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     later, _ = resolver.resolve(resolved, snapshot)
     assert later is not None
     assert later.context.previous is snapshot, "it has other devices since the forecast"
-
-
-def test_outdated_finding_takes_no_new_node(tmp_path: Path) -> None:
-    (tmp_path / "n0").touch()
-    resource, files = declared("a", 0, "glob: /n*"), HostFiles(str(tmp_path))
-    scanner = Scanner(resource, files, Policy(), "node", settle_s=0.0)
-    resolver, none = Resolver(), Snapshot()
-    resolver.reconfigure([resource])
-    forecast = scanner.identify(selected(scanner), none, 0.0)
-    assert resolver.resolve(forecast, none, outdated=True) == (None, {"e.com/a"})
-    resolver.resolve(forecast, none)
-    assert resolver.resolve(forecast, none, outdated=True)[0] is forecast
 
 
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
@@ -258,16 +227,6 @@ async def test_hanging_scan_holds_up_briefly(
     await at.until_applied("bc")
 
 
-async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Resources) -> None:
-    released = at.hang("b")
-    at.declare("b")
-    at.resources["b"].declare(5)
-    at.declare("b")
-    released.set()
-    assert await at.until_applied("b") == ["b"]
-    assert at.devices()["b"] == 5
-
-
 async def test_flood_leaves_others_their_ids(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,21 +245,3 @@ async def test_flood_leaves_others_their_ids(
     at.reconfigure(a=1, c=1, d=1)
     await at.until_applied("d")
     assert at.devices()["d"] == 100 - (1 + 1)
-
-
-async def test_resource_above_limits_is_read_once(
-    at: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No place of `maxDevices` can be filled without an ID."""
-    at.add(d=200)
-    d = at.resources["d"]
-    limited = d.scanner.resource.model_copy(update={"max_devices": 150})
-    d.scanner = replace(d.scanner, resource=limited)
-    at.reconfigure(a=1, b=1, c=1, d=1)
-    monkeypatch.setattr(limits, "DEVICE_IDS_MAX", 100)
-    at.declare("d")
-    await at.until_applied("d")
-    while d.scan in at.reconciler.active:
-        await asyncio.sleep(0)
-    assert at.devices()["d"] < 100
-    assert d.scan.timer is None
