@@ -3,7 +3,7 @@
 import pytest
 
 from devhost.config.loader import loads
-from tests.security.attack import Victim, policy
+from tests.security.attack import Victim, config, policy
 
 HEAD = "version: v1\nresources:\n"
 RESOURCE = "name: e.com/a, sources: [static: 1]"
@@ -58,3 +58,26 @@ def test_source_anywhere_brings_nothing_by_itself(node: Victim, source: object) 
     node.link("/proc/1/exe", "/etc/shadow")
     node.gives_no_node({"sources": [source], "id": "${realpath}"})
     node.refuses({"sources": [source], "allocate": {"mounts": ["${path}"]}}, why="--allow-path")
+
+
+COMMAND = {"exec": ["true"]}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"preStart": [{"waitFor": "/x"}, {"run": ["true"], "every": "start"}]},
+        {"health": ["readable", COMMAND]},
+        {"health": {"checks": ["readable", COMMAND]}},
+    ],
+)
+def test_command_needs_its_flag_in_each_place(steps: dict[str, object]) -> None:
+    """An allowed path allows none; a resource for another node hides none."""
+    for options in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
+        text = config({"sources": [{"static": 1}], **steps, **options})
+        loaded = loads(text, policy=policy("*"))
+        assert loaded.config is None
+        (problem,) = loaded.problems
+        assert problem.severity == "error"
+        assert "--allow-exec" in problem.message
+        assert loads(text, policy=policy(execs=True)).config is not None

@@ -65,28 +65,6 @@ async def test_replugged_stick(
     assert device.paths == ("/dev/ttyUSB3",)
 
 
-async def test_gpu_is_listed_when_its_driver_is_loaded_and_a_program_has_made_the_node(
-    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
-) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.directory("/dev")
-    tree.hardware("pci 0000:00:06.0 10de:2330")
-    source = "pci: {device: '10de:*', node: nvidia}"
-    hosting.start(
-        f"version: v1\nresources: [{{name: {NAME}, sources: [{{{source}}}]}}]", root=tree.root
-    )
-    await standin.wait(NAME, 0, 0)
-    gpu = "/proc/driver/nvidia/gpus/0000:00:06.0/information"
-    tree.file(gpu, "Device Minor: 0\n")
-    kernel.send("bind", "pci")
-    await standin.wait(NAME, 1, 0, timeout=60)
-    tree.char("/dev/nvidia0", 195, 0)
-    await standin.wait(NAME, 1, 1, timeout=60)
-    tree.remove(gpu)
-    kernel.send("unbind", "pci")
-    await standin.wait(NAME, 1, 0, timeout=60)
-
-
 @pytest.fixture
 def loop() -> Iterator[int]:
     """The control device of loop devices; the one that is used is removed."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
-from devhost.config.loader import PROBLEMS_MAX, load, load_all, loads
+from devhost.config.loader import PROBLEMS_MAX, load, loads
 from devhost.config.yaml_errors import SIZE_MAX
 from devhost.errors import ConfigError
 from devhost.model.config import Config
@@ -85,39 +85,6 @@ def config_map(**values: str) -> str:
     return json.dumps(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": values}
     )
-
-
-def test_load_of_several_configurations_names_each(tmp_path: Path) -> None:
-    file = tmp_path / "f.yaml"
-    file.write_text(f"{config_map(a=KVM, b=KVM)}\n---\n{config_map(c=KVM)}")
-    names = [part.name for part in load_all(str(file))]
-    assert names == ["a of ConfigMap m", "b of ConfigMap m", "c of ConfigMap m"]
-    assert [problem.message for problem in load(str(file)).problems] == [
-        f"has 3 configurations ({', '.join(names)}); one is needed here"
-    ]
-    file.write_text("".join(f"{name}: {{config: {{resources: []}}}}\n" for name in "ab"))
-    assert [part.name for part in load_all(str(file))] == ["a.config", "b.config"]
-
-
-def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
-    file = tmp_path / "f.yaml"
-    profiles = (
-        "profiles: [{name: a, config: {version: v1, resources: [{name: a.b/c, sources: []}]}}]"
-    )
-    file.write_text(f"config: {{resources: []}}\n{profiles}\n")
-    loaded = load(str(file))
-    assert loaded.config is not None
-    message = "the configurations of profiles are not read here; 'devhost validate' checks them"
-    assert [str(problem) for problem in loaded.problems] == [f"{file}:2:1: warning: {message}"]
-    first, second = load_all(str(file))
-    assert first.problems == ()
-    assert [problem.path for problem in second.problems] == [
-        "profiles[0].config.resources[0].sources"
-    ]
-    file.write_text(profiles)
-    assert [str(problem) for problem in load(str(file)).problems] == [
-        f"{file}:1:1: error: {message}"
-    ]
 
 
 def test_values_allow_something_only_where_nothing_is_handed_out() -> None:
