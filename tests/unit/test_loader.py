@@ -47,10 +47,9 @@ def test_load_with_byte_order_mark_or_crlf_is_valid(tmp_path: Path, content: byt
         (b"", "1:1", "the file is empty"),
         (b"#" * (SIZE_MAX + 1), "1:1", "larger than 1024 KiB"),
         (b"\xef\xbb\xbfa\rb: \xc3\xa9\xff", "2:5", "not UTF-8"),
-        (b"a: \xff", "1:4", "not UTF-8"),
         ("é: é\né\0\n\n\n".encode(), "2:2", "control characters"),
     ],
-    ids=["empty", "a byte too long", "not UTF-8", "latin-1", "NUL"],
+    ids=["empty", "a byte too long", "not UTF-8", "NUL"],
 )
 def test_load_of_no_text_is_one_error(tmp_path: Path, content: bytes, at: str, says: str) -> None:
     file = tmp_path / "config.yaml"
@@ -60,17 +59,10 @@ def test_load_of_no_text_is_one_error(tmp_path: Path, content: bytes, at: str, s
     assert says in problem.message
 
 
-def test_load_of_unreadable_file_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_unreadable_file_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    for file, says in (
-        (str(tmp_path / "none"), "No such file or directory"),
-        (str(tmp_path), "Is a directory"),
-        ("", "Is a directory"),
-        ("-", "standard input is closed"),
-    ):
-        [problem] = load(file).problems
-        assert problem.message == f"cannot be read: {says}"
-    assert str(load("").problems[0]).startswith("'':1:1: error: ")
+    assert str(load("").problems[0]) == "'':1:1: error: cannot be read: Is a directory"
+    assert load("-").problems[0].message == "cannot be read: standard input is closed"
 
 
 def test_loaded_require_raises_every_problem() -> None:
@@ -100,19 +92,15 @@ def test_values_allow_something_only_where_nothing_is_handed_out() -> None:
     assert not loaded.policy.runs_commands, "plan and try would run commands of a file"
 
 
-def test_problem_in_configmap_block_has_the_line_of_the_file(tmp_path: Path) -> None:
+def test_problem_in_a_value_has_the_line_of_the_file_or_of_the_value(tmp_path: Path) -> None:
+    """The text of a block is as long as it is in the file; a quoted one is all on one line of it."""
     file = tmp_path / "f.yaml"
     text = "apiVersion: v1\nkind: ConfigMap\ndata:\n  a: |\n    version: v1\n    resources: 1\n"
     for end in ("\n", "\r\n", "\r"):
         file.write_bytes(text.replace("\n", end).encode())
         [problem] = load(str(file)).problems
-        assert (problem.line, problem.column) == (6, 16)
         assert problem.excerpt is not None
-        assert problem.excerpt.line == 6
-
-
-def test_problem_in_quoted_value_shows_the_line_of_the_value(tmp_path: Path) -> None:
-    file = tmp_path / "f.yaml"
+        assert (problem.line, problem.column, problem.excerpt.line) == (6, 16, 6)
     file.write_text(config_map(a=f"{KVM}    replcas: 2\n"))
     [problem] = load(str(file)).problems
     assert problem.resource == "example.com/a"
