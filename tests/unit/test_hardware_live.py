@@ -11,7 +11,6 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.node import reconciler
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
@@ -26,11 +25,6 @@ LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81  # linux/loop.h
 LOOP: Final = 77
 
 pytestmark = needs_root
-
-
-@pytest.fixture(autouse=True)
-def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "RESCAN_S", 3600.0)
 
 
 @pytest.fixture
