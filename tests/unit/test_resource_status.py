@@ -14,7 +14,7 @@ from devhost.node.resource_status import ChangeLog, DeviceCount, ResourceStatus,
 from tests.support.devices import device, snapshot
 
 RESOURCE = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
-ONE = snapshot(device("a"))
+PRESENT = snapshot(device("a"))
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
@@ -77,7 +77,7 @@ def test_device_counts_held_back_is_not_missing() -> None:
     tested = DeviceCount(RESOURCE.name)
     waiting = snapshot(skipped={"/dev/x": Verdict(Cause.SETTLING, "a second")})
     for now, missing in (
-        (ONE, 0),
+        (PRESENT, 0),
         (waiting, 0),
         (snapshot(error="not readable"), 0),
         (snapshot(), 1),
@@ -89,7 +89,7 @@ def test_device_counts_held_back_is_not_missing() -> None:
 def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
     tested = DeviceCount(RESOURCE.name)
     expected = []
-    for now in (ONE, snapshot(), None, snapshot(), ONE, snapshot()):
+    for now in (PRESENT, snapshot(), None, snapshot(), PRESENT, snapshot()):
         if now is None:
             tested.accept_next = True
         else:
@@ -106,7 +106,7 @@ async def test_log_of_a_device_that_comes_and_goes_has_a_few_lines(
     monkeypatch.setattr(resource_status, "_EVERY_S", 3600.0)
     count = DeviceCount(RESOURCE.name)
     changes = ChangeLog(RESOURCE.name, count.log_change)
-    for present in (ONE, snapshot()) * 50:
+    for present in (PRESENT, snapshot()) * 50:
         count.update(RESOURCE, present)
         changes.update(present)
         await asyncio.sleep(0)
