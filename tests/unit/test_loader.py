@@ -182,33 +182,3 @@ def test_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, A
         return loads(yaml.safe_dump({"version": "v1", "resources": [resource]})).require()
 
     assert loaded(short) == loaded(long)
-
-
-ASKING: Final = KVM + "    allocate: {mounts: [/var/run/x], devices: [/var/run/y]}\n"
-
-
-@pytest.mark.parametrize(
-    ("allowed", "enforced", "severities"),
-    [
-        ((), True, ["error", "error"]),
-        ((), False, ["warning", "warning"]),
-        (("/var/*",), True, []),
-        (("/run/*",), True, []),  # where /var/run leads to nearly everywhere
-        (("/opt/*",), True, ["error", "error"]),
-    ],
-)
-def test_paths_beyond_the_policy_are_errors_where_it_is_enforced(
-    allowed: tuple[str, ...], enforced: bool, severities: list[str]
-) -> None:
-    loaded = loads(ASKING, "f.yaml", Policy(allowed, allow_devices=allowed, enforced=enforced))
-    assert [problem.severity for problem in loaded.problems] == severities
-    assert (loaded.config is None) == ("error" in severities)
-
-
-@pytest.mark.parametrize("path", ["/dev/mem", "/dev/kmem", "/dev/port", "/dev//mem", "/dev/./mem"])
-def test_memory_device_needs_a_flag_with_just_its_name(path: str) -> None:
-    wide = ("/dev/*", "/dev/???", "memory", "*")
-    [line] = problems(devices(path), Policy(wide, allow_devices=wide, enforced=True))
-    assert "of class memory: it needs --allow-device '/dev/" in line
-    plain = path.replace("//", "/").replace("/./", "/")
-    assert problems(devices(path), Policy(enforced=True, allow_devices=(plain,))) == []
