@@ -1,7 +1,8 @@
 """In which order findings are resolved, and how many IDs each resource may have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import functools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -57,39 +58,34 @@ class FakeLocations:
         return [Reader(self.hanging[user.name])] if user.name in self.hanging else []
 
 
-class Resource:
-    """A resource of tokens, and what was found of it."""
+class Resources:
+    """Resources of tokens, whose scans run, and what was found of them."""
 
-    def __init__(self, test: "Resources", name: str, count: int) -> None:
-        self.test, self.name = test, name
-        self.declare(count)
-        self.scan = ResourceScan(test.reconciler, self.scanner, self._apply, self._fail)
+    def __init__(self, **counts: int) -> None:
+        self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
+        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
+        self.scanners: dict[str, Scanner] = {}
+        self.scans: dict[str, ResourceScan] = {}
+        self.add(**counts)
+        self.reconfigure(**counts)
 
-    def declare(self, count: int) -> None:
-        resource = declared(self.name, count)
-        self.scanner = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.set_count(name, count)
+            apply = functools.partial(self._apply, name)
+            self.scans[name] = ResourceScan(self.reconciler, self.scanners[name], apply, self._fail)
 
-    async def _apply(self, snapshot: Snapshot) -> None:
-        self.scan.found = snapshot
-        self.test.applied.put_nowait(self.name)
+    async def _apply(self, name: str, snapshot: Snapshot) -> None:
+        self.scans[name].found = snapshot
+        self.applied.put_nowait(name)
 
     def _fail(self, error: Exception) -> None:
         raise AssertionError(error)
 
-
-class Resources:
-    """Resources whose scans run."""
-
-    def __init__(self) -> None:
-        self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
-        self.resources: dict[str, Resource] = {}
-        self.scans: dict[str, ResourceScan] = {}
-
-    def add(self, **counts: int) -> None:
-        for name, count in counts.items():
-            self.resources[name] = Resource(self, name, count)
-            self.scans[name] = self.resources[name].scan
+    def set_count(self, name: str, count: int) -> None:
+        """Set how many tokens a resource has when it is declared next."""
+        resource = declared(name, count)
+        self.scanners[name] = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
     def hang(self, name: str) -> asyncio.Event:
         released = self.locations.hanging[f"e.com/{name}"] = asyncio.Event()
@@ -100,7 +96,7 @@ class Resources:
 
     def declare(self, names: str) -> None:
         for name in names:
-            self.scans[name].apply_spec(self.resources[name].scanner)
+            self.scans[name].apply_spec(self.scanners[name])
 
     async def until_applied(self, names: str) -> list[str]:
         """Wait until something was found of each; return in which order."""
@@ -110,15 +106,13 @@ class Resources:
                 order.append(await self.applied.get())
         return order
 
-    def devices(self) -> Mapping[str, int]:
-        return {name: len(resource.scan.found.devices) for name, resource in self.resources.items()}
+    def count(self, name: str) -> int:
+        return len(self.scans[name].found.devices)
 
 
 @pytest.fixture
 async def at() -> AsyncIterator[Resources]:
-    resources = Resources()
-    resources.add(a=1, b=1, c=1)
-    resources.reconfigure(a=1, b=1, c=1)
+    resources = Resources(a=1, b=1, c=1)
     yield resources
     for scan in resources.scans.values():
         scan.close()
@@ -236,12 +230,12 @@ async def test_flood_leaves_others_their_ids(
     at.reconfigure(a=1, b=30, c=1, d=1)
     at.declare("d")
     await at.until_applied("d")
-    assert at.devices()["d"] == 100 - (1 + 30 + 1)
-    at.resources["b"].declare(90)
+    assert at.count("d") == 100 - (1 + 30 + 1)
+    at.set_count("b", 90)
     at.declare("b")
     await at.until_applied("b")
-    assert at.devices()["b"] == 30
+    assert at.count("b") == 30
     at.scans.pop("b").close()
     at.reconfigure(a=1, c=1, d=1)
     await at.until_applied("d")
-    assert at.devices()["d"] == 100 - (1 + 1)
+    assert at.count("d") == 100 - (1 + 1)
