@@ -52,25 +52,20 @@ def test_problem_has_its_place_its_resource_and_its_line() -> None:
         ("overlap: some times # c", "some times"),
         ("id: x${foo}", "x${foo}"),
         ("\u65e5\u672c: 1", "\u65e5\u672c"),
+        ("id: ['\u65e5e\u0301', '$x']", "$x'"),  # of both, as many columns as characters
+        ("replicas:\t-1", "-1"),
     ],
 )
-def test_problem_mark_is_as_long_as_what_is_wrong(line: str, text: str) -> None:
+def test_problem_mark_is_below_what_is_wrong_and_as_long(line: str, text: str) -> None:
     source, mark = shown(f"{HEAD}    sources: [dev: kvm]\n    {line}\n")[-2:]
     assert mark.count("^") == sum(2 if ord(char) > 0x3000 else 1 for char in text)
     assert mark.index("^") == source.rindex(text)
 
 
-def test_problem_line_with_tabs_and_control_characters_is_shown_escaped() -> None:
-    assert marked(shown(f"{HEAD}    sources:\t[static: -1]\n")) == "-1"
+def test_problem_line_with_control_characters_is_shown_escaped() -> None:
     escape = shown(f"{HEAD}    sources: \x1b[31m\n")
     assert "\\x1b[31m" in escape[-2]
     assert "\x1b" not in "".join(escape)
-
-
-def test_problem_mark_counts_two_columns_of_a_wide_character_and_none_of_a_combining_one() -> None:
-    lines = shown(f"{HEAD}    sources: [static: 1] \n    id: ['\u65e5e\u0301', '$x']\n")
-    source, mark = lines[-2:]
-    assert mark.index("^") == source.index("$x")  # of both, as many columns as characters
 
 
 @pytest.mark.parametrize("columns", [40, 80])

@@ -21,16 +21,11 @@ def helm() -> Helm:
     return Helm(max(PACKAGES))
 
 
-@pytest.fixture
-def older_helm() -> Helm:
-    return Helm(min(PACKAGES))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give those that may have to build the image the time that it takes; say which need Helm."""
     timeouts.allow(items, Path(__file__).parent, SECONDS)
     for item in items:
-        if isinstance(item, pytest.Function) and {"helm", "older_helm"} & {*item.fixturenames}:
+        if isinstance(item, pytest.Function) and "helm" in item.fixturenames:
             item.add_marker(pytest.mark.program("helm"))
 
 

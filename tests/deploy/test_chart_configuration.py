@@ -3,12 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from devhost.allocation.policy import Policy
 from devhost.config.loader import load_all, loads
-from devhost.devices.dry_run import report
-from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
 from tests.deploy.helm import Helm
 from tests.deploy.values import EXAMPLES, TOKENS, Values, example
@@ -81,35 +77,3 @@ def test_rendered_release_has_each_configuration_once(helm: Helm, tmp_path: Path
     file.write_text("---".join(rendered.texts.values()))
     names = [part.name.removeprefix("config.yaml of ConfigMap ") for part in load_all(str(file))]
     assert names == ["test-devhost", "test-devhost-one"]
-
-
-@pytest.mark.parametrize(("paths", "ids"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])
-def test_devices_of_host_paths(helm: Helm, tmp_path: Path, paths: Values, ids: list[str]) -> None:
-    values = example(next(path for path in EXAMPLES if path.stem == "cola")) | paths
-    host, pod = tmp_path / "host", tmp_path / "pod"
-    make_host(host)
-    place(helm, values, host, pod)
-    config = loaded(served(helm, values))
-    (shown,) = report(config, HostFiles(str(pod / "host")), Policy(), "node")
-    assert list(shown.snapshot.devices) == ids
-
-
-def make_host(host: Path) -> None:
-    sysfs = (f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices"))
-    for path in ("/etc/colas", "/dev", *sysfs):
-        (host / path.lstrip("/")).mkdir(parents=True)
-    (host / "etc" / "colas" / "cherry").touch()
-
-
-def place(helm: Helm, values: Values, host: Path, pod: Path) -> None:
-    """Make a pod's tree: links to the parts of a host where the container has mounts of it."""
-    spec = helm.render(values).one("DaemonSet")["spec"]["template"]["spec"]
-    paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
-    for mount in spec["containers"][0]["volumeMounts"]:
-        if mount["mountPath"].startswith("/host"):
-            source = host / paths[mount["name"]].lstrip("/")
-            target = pod / mount["mountPath"].lstrip("/")
-            assert source.is_dir(), f"the pod would wait for {source}"
-            target.mkdir(parents=True)
-            for entry in source.iterdir():
-                (target / entry.name).hardlink_to(entry)

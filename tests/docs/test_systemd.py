@@ -55,19 +55,11 @@ async def test_unit_started_serves_kubelet(directory: Path) -> None:
     kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     daemon = Daemon(directory)
-    daemon.wrapper = ["env", *(f"{key}={value}" for key, value in moved(variables, directory))]
+    variables |= {"DEVHOST_LISTEN": "127.0.0.1:0", "DEVHOST_STATUS_LISTEN": "127.0.0.1:0"}
+    variables["DEVHOST_STATE_DIR"] = f"{directory}/state"
+    daemon.wrapper = ["env", *(f"{key}={value}" for key, value in variables.items())]
     await daemon.start(tokens(slot=3))
     await kubelet.wait("example.com/slot", 3, 3)
     daemon.signal(signal.SIGHUP)
     assert await daemon.stop() == 0
     await kubelet.stop()
-
-
-def moved(variables: dict[str, str], directory: Path) -> list[tuple[str, str]]:
-    """Return the unit's variables with its places below a directory of the test."""
-    places = {
-        "DEVHOST_LISTEN": "127.0.0.1:0",
-        "DEVHOST_STATUS_LISTEN": "127.0.0.1:0",
-        "DEVHOST_STATE_DIR": f"{directory}/state",
-    }
-    return list((variables | places).items())

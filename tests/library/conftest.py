@@ -13,7 +13,7 @@ from tests.library.serving import Serving
 async def serving(directory: Path) -> AsyncIterator[Serving]:
     serving = Serving(directory)
     yield serving
-    await serving.stop()
+    await serving.close()
 
 
 @pytest.fixture

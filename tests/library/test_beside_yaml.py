@@ -19,7 +19,7 @@ CLASH = "not served from the configuration: code serves it"
 async def test_code_during_a_reload_goes_on(started: Kubelet, serving: Serving) -> None:
     """YAML resources come, change and go; the code's socket and stream stay as they are."""
     plugin = Scripted(["a"])
-    serving.start(plugin, config=tokens(yaml=2))
+    serving.serve(plugin, config=tokens(yaml=2))
     await started.wait(NAME, 1, 1)
     await started.wait(YAML, 2, 2)
     await until(lambda: len(plugin.called("refresh")) == 1, "registered")
@@ -41,7 +41,7 @@ async def test_code_during_a_reload_goes_on(started: Kubelet, serving: Serving) 
 async def test_code_name_of_the_file_too_is_served_by_code(
     standin: SimulatedKubelet, serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serving.start(Plain(["a"]), config=tokens(coded=5, yaml=1))
+    serving.serve(Plain(["a"]), config=tokens(coded=5, yaml=1))
     await standin.wait(NAME, 1, 1)
     await standin.wait(YAML, 1, 1)
     assert fields(caplog.records, CLASH) == [{"resource": NAME}]
@@ -55,11 +55,11 @@ async def test_code_name_of_the_file_too_is_served_by_code(
 
 
 async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
-    """Code comes before the file; a device is offered whole or not at all."""
+    """Code comes before the file."""
     yaml = f"version: v1\nresources: [{{name: {YAML}, sources: ['{nodes}/*']}}]\n"
     plugin = Plain([Device("one", paths=[str(nodes / "a")])])
     shares = Plain([Device("s", paths="/dev/full")], "example.com/shared", overlap="allow")
-    serving.start(plugin, shares, config=yaml)
+    serving.serve(plugin, shares, config=yaml)
     await standin.wait(NAME, 1, 1)
     await standin.wait(YAML, 1, 1)
     offered = f"{NAME} offers it already"
@@ -70,20 +70,9 @@ async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, no
     await standin.wait(NAME, 1, 0)
 
 
-async def test_device_is_whole(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
-    first = Plain([Device("one", paths=str(nodes / "a"))])
-    pair = Device("two", paths=[str(nodes / "b"), str(nodes / "a")])
-    second = Plain([pair, Device("three", paths=[])], "example.com/second")
-    serving.start(first, second)
-    await standin.wait(NAME, 1, 1)
-    await standin.wait("example.com/second", 1, 1)
-    reason = f"{NAME} offers it already"
-    await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
-
-
 async def test_code_for_other_nodes_is_ignored(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Scripted(["a"], node_names="node-[02]")
-    serving.start(plugin, Plain(["b"], YAML))
+    serving.serve(plugin, Plain(["b"], YAML))
     await standin.wait(YAML, 1, 1)
     await serving.stop()
     assert set(await standin.capacity()) == {YAML}

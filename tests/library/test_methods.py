@@ -23,7 +23,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     plugin = Plain(
         ["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")], interval=0.1
     )
-    serving.start(plugin)
+    serving.serve(plugin)
     await started.wait(NAME, 4, 3)
     assert reasons(serving.snapshot(NAME))["c"] == "worn\tout"
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
@@ -41,7 +41,7 @@ async def test_device_needs_nodes(standin: SimulatedKubelet, serving: Serving, n
         ],
         allocate={"env": {"PATHS": "${path}"}},
     )
-    serving.start(plugin)
+    serving.serve(plugin)
     await standin.wait(NAME, 2, 1)
     await serving.reasons(NAME, {"one": f"{nodes}/late does not exist", "two": None})
     (nodes / "late").symlink_to("/dev/full")
@@ -60,7 +60,7 @@ async def test_node_is_unique(standin: SimulatedKubelet, serving: Serving, direc
     link.symlink_to(file)
     hard_link.hardlink_to(file)
     plugin = Plain([Device(path.name, paths=str(path)) for path in (file, link, hard_link)])
-    serving.start(plugin)
+    serving.serve(plugin)
     await standin.wait(NAME, 1, 1)
     assert skip_reasons(serving.snapshot(NAME).skipped) == {
         "link": f"node {link} also belongs to device file",
@@ -71,7 +71,7 @@ async def test_node_is_unique(standin: SimulatedKubelet, serving: Serving, direc
 async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving: Serving) -> None:
     plugin = Plain(["a"])
     plugin.changed()  # before it is served: harmless
-    serving.start(plugin)
+    serving.serve(plugin)
     await started.wait(NAME, 1, 1)
 
     def work() -> None:
@@ -86,7 +86,7 @@ async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving:
 
 async def test_devices_that_raise_is_unhealthy(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
-    serving.start(plugin, Plain(["w"], OTHER))
+    serving.serve(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 2, 2)
     await standin.wait(OTHER, 1, 1)
 
@@ -109,7 +109,7 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     standin: SimulatedKubelet, serving: Serving, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = Scripted(["a"])
-    serving.start(plugin, Plain(["w"], OTHER))
+    serving.serve(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 1, 1)
     await standin.wait(OTHER, 1, 1)
     hang.result = ["a", "b"]
@@ -148,7 +148,7 @@ async def test_allocate_answers_for_all(started: Kubelet, serving: Serving, node
         annotations={"example.com/ports": str(len(devices))},
         cdi_devices=("example.com/port=p",),
     )
-    serving.start(plugin)
+    serving.serve(plugin)
     await started.wait(NAME, 4, 4)
     answer = (await started.admit("pod", {"app": {NAME: 4}}))["app"]
     (called,) = plugin.called("allocate")
@@ -176,7 +176,7 @@ async def test_allocate_that_fails_refuses_the_pod_with_the_reason(
     plugin.then["allocate"] = (
         (lambda _: Allocation(devices=(DeviceSpec(path, "/dev/x", "rw"),))) if path else failing
     )
-    serving.start(plugin)
+    serving.serve(plugin)
     await standin.wait(NAME, 1, 1)
     with pytest.raises(AdmissionError) as caught:
         await standin.admit("pod", {"app": {NAME: 1}})
@@ -190,7 +190,7 @@ async def test_allocate_that_fails_refuses_the_pod_with_the_reason(
 async def test_preferred_chooses_or_leaves_it_to_others(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted([f"d{number}" for number in range(8)], prefer="packed")
     plugin.then["preferred"] = lambda available, _must, size: sorted(available)[-size:]
-    serving.start(plugin)
+    serving.serve(plugin)
     await started.wait(NAME, 8, 8)
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["d5", "d6", "d7"]
@@ -205,7 +205,7 @@ async def test_preferred_chooses_or_leaves_it_to_others(started: Kubelet, servin
 @contract
 async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
-    serving.start(plugin, Plain(["x"], OTHER))
+    serving.serve(plugin, Plain(["x"], OTHER))
     await started.wait(NAME, 2, 2)
     await started.wait(OTHER, 1, 1)
     await started.admit("pod", {"app": {NAME: 2, OTHER: 1}})
@@ -218,7 +218,7 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
     mark = directory / "mark"
     plugin = Scripted(["a"], pre_start=[{"run": ["/bin/touch", str(mark)], "every": "start"}])
     plugin.then["pre_start"] = lambda _devices: mark.unlink()
-    serving.start(plugin)
+    serving.serve(plugin)
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}})
     assert len(plugin.called("pre_start")) == 1
@@ -237,7 +237,7 @@ async def test_refresh_comes_before_devices(started: Kubelet, serving: Serving) 
     for _ in range(2):  # it may be served again
         plugin.order.clear()
         plugin.calls.clear()
-        serving.start(plugin)
+        serving.serve(plugin)
         await started.wait(NAME, 1, 1)
         assert plugin.order[0] == "refresh"
         assert plugin.order.count("refresh") == 1
@@ -256,7 +256,7 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     standin: SimulatedKubelet, serving: Serving, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = Scripted(["a"])
-    serving.start(plugin)
+    serving.serve(plugin)
     await standin.wait(NAME, 1, 1)
     monkeypatch.setattr("devhost.node.reconciler.READ_TIMEOUT_S", 0.5)
     monkeypatch.setattr("devhost.library.served.DESTROY_S", 0.1)
@@ -271,13 +271,10 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
 
 
 async def test_numa_nodes_are_for_all_or_none(standin: SimulatedKubelet, serving: Serving) -> None:
-    plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
-    plugin.now = [*plugin.now, Device("c", reason="broken")]
-    serving.start(plugin)
+    nodes = [Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])]
+    serving.serve(Plain([*nodes, Device("c", reason="broken")]), Plain([nodes[0], "b"], OTHER))
     await standin.wait(NAME, 3, 2)
+    await standin.wait(OTHER, 2, 2)
     devices = serving.snapshot(NAME).devices
     assert [devices[key].numa_nodes for key in "abc"] == [(1,), (0, 1), ()]
-    plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
-    plugin.changed()
-    await standin.wait(NAME, 3, 3)
-    assert {device.numa_nodes for device in serving.snapshot(NAME).devices.values()} == {()}
+    assert {device.numa_nodes for device in serving.snapshot(OTHER).devices.values()} == {()}

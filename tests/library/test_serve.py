@@ -24,22 +24,6 @@ from tests.support.hosting import Kubelet, contract
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "config" / "examples" / "python"
 PORTS, DISKS = "netease/vpcport", "example.com/superdisk"
-ENDINGS = """
-import sys
-import devhost
-
-class Plugin(devhost.DevicePlugin):
-    def devices(self):
-        return ["a"]
-
-    def refresh(self):
-        print("refresh", flush=True)
-
-    def destroy(self):
-        print("destroy", flush=True)
-
-devhost.serve(Plugin("example.com/plugin"))
-"""
 
 
 class Program:
@@ -136,24 +120,22 @@ async def test_yaml_is_served(standin: SimulatedKubelet, program: Program, direc
     assert not list(program.plugins.glob("devhost-*.sock"))
 
 
-async def test_configuration_invalid_ends_the_start(program: Program, directory: Path) -> None:
-    (directory / "config.yaml").write_text("version: v1\nresources: 7\n")
-    await program.start(EXAMPLES / "vpcport.py", directory / "config.yaml")
-    status, _, logged = await program.ended()
-    assert status == 1
-    assert "config.yaml:2:12: error: resources: should be a list" in logged
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
         (["--bogus"], 2, "No such option"),
         (["--help"], 0, "Usage: vpcport.py [OPTIONS] [CONFIG]"),
         (["--plugin-dir", "/no"], 1, "--plugin-dir: /no is not a directory; kubelet makes it"),
+        (["bad.yaml"], 1, "bad.yaml:2:12: error: resources: should be a list"),
+        (["--once"], 2, "Error: --once is for --try"),
     ],
 )
-async def test_command_line(program: Program, arguments: list[str], status: int, text: str) -> None:
-    await program.start(EXAMPLES / "vpcport.py", *arguments, plugin_dir=False)
+async def test_command_line(
+    program: Program, tmp_path: Path, arguments: list[str], status: int, text: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text("version: v1\nresources: 7\n")
+    at = [str(tmp_path / word) if word == "bad.yaml" else word for word in arguments]
+    await program.start(EXAMPLES / "vpcport.py", *at, plugin_dir="--plugin-dir" not in at)
     ended, printed, logged = await program.ended()
     assert ended == status
     assert text in printed + logged
@@ -175,17 +157,15 @@ async def test_class_of_the_page_serves_devices(program: Program, tmp_path: Path
     assert line == "example.com/scanner: 1 of 2 allocatable: scanner0 (scanner1)\n"
 
 
-async def test_try_needs_no_kubelet(program: Program) -> None:
-    process = await program.start(EXAMPLES / "vpcport.py", "--try", plugin_dir=False)
-    line = "netease/vpcport: 4 of 4 allocatable: port-0 port-1 port-2 port-3\n"
-    assert await program.line() == line
-    process.send_signal(signal.SIGTERM)
-    assert (await program.ended())[0] == 0
-
-
-FUNCTIONS = """
-import sys
+CODE = """
 import devhost
+
+class Plugin(devhost.DevicePlugin):
+    def devices(self):
+        return ["a", "b"]
+
+    def destroy(self):
+        print("destroy", flush=True)
 
 def allocate(devices):
     return devhost.Allocation(envs={"IDS": " ".join(device.id for device in devices)})
@@ -193,16 +173,20 @@ def allocate(devices):
 def pre_start(devices):
     print("preparing", *[device.id for device in devices], flush=True)
 
-devhost.serve("example.com/plugin", lambda: ["a", "b"], allocate=allocate, pre_start=pre_start)
+devhost.serve(Plugin("example.com/plugin", allocate=allocate, pre_start=pre_start))
 """
 
 
-async def test_functions_are_called_as_methods(standin: SimulatedKubelet, program: Program) -> None:
-    await program.start("-c", FUNCTIONS)
+async def test_functions_are_called_as_methods_and_destroy_at_sigterm(
+    standin: SimulatedKubelet, program: Program
+) -> None:
+    await program.start("-c", CODE)
     await standin.wait("example.com/plugin", 2, 2)
     answer = await standin.admit("pod", {"app": {"example.com/plugin": 2}})
     assert answer["app"]["envs"] == {"IDS": "a b"}
     assert await program.line() == "preparing a b\n"
+    status, printed, _ = await program.stop()
+    assert (status, printed) == (0, "destroy\n")
 
 
 async def test_try_once_prints_the_resources(program: Program) -> None:
@@ -210,17 +194,6 @@ async def test_try_once_prints_the_resources(program: Program) -> None:
     status, printed, _ = await program.ended()
     (resource,) = json.loads(printed)["resources"]
     assert (status, resource["name"], resource["registered"]) == (0, PORTS, True)
-    await program.start(EXAMPLES / "vpcport.py", "--once", plugin_dir=False)
-    status, _, printed = await program.ended()
-    assert (status, printed.splitlines()[-1]) == (2, "Error: --once is for --try")
-
-
-async def test_destroy_is_called_at_sigterm(standin: SimulatedKubelet, program: Program) -> None:
-    await program.start("-c", ENDINGS)
-    await standin.wait("example.com/plugin", 1, 1)
-    assert await program.line() == "refresh\n"  # a moment after the list
-    status, printed, _ = await program.stop()
-    assert (status, printed) == (0, "destroy\n")
 
 
 class Empty(DevicePlugin):

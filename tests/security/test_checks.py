@@ -129,16 +129,6 @@ def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:
         assert outcome.failure is not None
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(?:a?){900}b"])
-def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> None:
-    """Another engine would not end; a pattern may be refused as too large."""
-    for name in ("a" * 200, "a" * 201):
-        node.file(f"/dev/{name}", mode=0o644)
-    resource = {"sources": [{"dev": {"pattern": pattern, "types": "file"}}]}
-    if loads(config(resource), policy=policy()).config is not None:
-        node.attack(resource)
-
-
 @pytest.mark.parametrize("glob", ["*" * 900 + "b", "/in/" + "?*" * 400])
 def test_glob_takes_linear_time(node: Victim, glob: str) -> None:
     """A glob may stand in sources, their exclusions, contents and names of nodes."""

@@ -60,18 +60,24 @@ def test_source_anywhere_brings_nothing_by_itself(node: Victim, source: object) 
     node.refuses({"sources": [source], "allocate": {"mounts": ["${path}"]}}, why="--allow-path")
 
 
+COMMAND = {"exec": ["true"]}
+
+
 @pytest.mark.parametrize(
-    "options",
+    "steps",
     [
-        {"replicas": 10**30},
-        {"maxDevices": 10**30},
-        {"sources": [{"static": 10**9}]},
-        {"sources": [{"static": 20_000}], "replicas": 2},
-        {"topology": 2**63},
-        {"health": {"checks": ["readable"], "interval": "0s"}},
-        {"preStart": [{"waitFor": "/x", "timeout": "9" * 400 + "h"}]},
-        {"inject": "cdi", "allocate": {"devices": [{"hostPath": "/dev/null", "uid": 2**32 - 1}]}},
+        {"preStart": [{"waitFor": "/x"}, {"run": ["true"], "every": "start"}]},
+        {"health": ["readable", COMMAND]},
+        {"health": {"checks": ["readable", COMMAND]}},
     ],
 )
-def test_number_out_of_range_is_refused(options: dict[str, object]) -> None:
-    assert loads(config({"sources": [{"static": 1}], **options}), policy=policy()).config is None
+def test_command_needs_its_flag_in_each_place(steps: dict[str, object]) -> None:
+    """An allowed path allows none; a resource for another node hides none."""
+    for options in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
+        text = config({"sources": [{"static": 1}], **steps, **options})
+        loaded = loads(text, policy=policy("*"))
+        assert loaded.config is None
+        (problem,) = loaded.problems
+        assert problem.severity == "error"
+        assert "--allow-exec" in problem.message
+        assert loads(text, policy=policy(execs=True)).config is not None

@@ -14,7 +14,6 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 from tests.support.command import process
-from tests.support.devices import reasons
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 
@@ -211,32 +210,3 @@ def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) ->
     assert json.loads(done.stdout)["valid"]
     done = process("run", file, "--allow-device", "/dev/*", "--plugin-dir", tmp_path / "gone")
     assert "--allow-device '/dev/*' covers all of /dev" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["tty*", "dev/ttyS0", "10c4:ea6", "10c4:ea60:", "pci:01:00.0", "pci:0000:01:00", "place:",
-     "0000:01:00.0", "usb:10c4:ea60", "/dev/disk/by-id/ata-*"],
-)  # fmt: skip
-def test_flag_that_is_no_class_path_or_identity_is_a_usage_error(tmp_path: Path, text: str) -> None:
-    done = process("validate", tmp_path, "--allow-device", text)
-    assert done.returncode == 2
-    assert text in done.stderr
-
-
-@needs_root
-@pytest.mark.parametrize("command", ["plan", "try"])
-def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:
-    plug(bare, "/dev/thing", NEED["watchdog"])
-    file = tmp_path / "config.yaml"
-    resource = {"sources": ["/dev/thing"], "health": ["readable"]}
-    file.write_text(config(resource))
-    options = ["-o", "json"] if command == "plan" else ["--once"]
-
-    done = process(command, file, "--root", bare.root, *options)
-    ((device,),) = (entry["devices"] for entry in json.loads(done.stdout)["resources"])
-    needed = "it needs --allow-device watchdog (chart: allow.devices)"
-    refusal = f"/dev/thing is of class watchdog: {needed}"
-    assert (device["health"], device["reason"]) == ("Unhealthy", refusal)
-    scanned = bare.scan(bare.scanner(resource))
-    assert [*reasons(scanned).values()] == [refusal]

@@ -130,21 +130,6 @@ class Kernel:
         self._theirs.close()
 
 
-def without(text: str, *names: str) -> str:
-    """Return hardware without devices and what is below them."""
-    kept, depth = [], None
-    for line in text.splitlines():
-        indent = len(line) - len(line.lstrip())
-        if depth is not None and indent > depth:
-            continue
-        depth = None
-        if line.split()[1:2] and line.split()[1] in names:
-            depth = indent
-            continue
-        kept.append(line)
-    return "\n".join(kept)
-
-
 def _devices(tree: HostTree, text: str) -> Iterator[_Device]:
     above: list[tuple[int, _Device]] = []
     for line in text.splitlines():

@@ -1,6 +1,5 @@
 """Reads the host for one resource alone, and scans it one time after another."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.sources.selection import Selection, list_all
-from tests.support.devices import leaving, reasons, skip_reasons
+from tests.support.devices import leaving, reasons
 
 
 def selected(scanner: Scanner) -> Selection:
@@ -72,16 +71,6 @@ class Scans:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).touch()
 
-    def nodes(self, *names: str) -> None:
-        for name in names:
-            path = self.root / "dev" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.mknod(path, 0o020666, os.makedev(1, 3))
-
-    def link(self, name: str, target: str) -> None:
-        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.root / name).symlink_to(target)
-
     def remove(self, *names: str) -> None:
         for name in names:
             (self.root / name).unlink()
@@ -101,14 +90,6 @@ class Scans:
     def states(self, after: float = 0.0) -> dict[str, str | None]:
         """Scan; return each device with why it is unhealthy."""
         return reasons(self.scan(after))
-
-    def healthy(self, after: float = 0.0) -> list[str]:
-        """Scan; return the devices that are healthy."""
-        return [device for device, reason in self.states(after).items() if reason is None]
-
-    def reason(self, candidate: str) -> str:
-        """Return why the last scan has skipped something."""
-        return skip_reasons(self.last.skipped)[candidate]
 
     @property
     def replaced(self) -> set[str]:

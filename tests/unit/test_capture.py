@@ -64,8 +64,6 @@ def test_archive_of_this_machine_shows_its_devices(tmp_path: Path) -> None:
         for root in ("/", tmp_path / "node.tar")
     ]
     assert shown[0] == shown[1]
-    refused = called("run", "any.yaml", "--root", tmp_path / "node.tar")
-    assert (refused.returncode, "devhost try" in refused.stderr) == (2, True)
 
 
 def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> None:
@@ -202,16 +200,6 @@ def test_file_stands_for_a_node_in_a_copy_of_a_machine_alone(tmp_path: Path) -> 
     state = files.stat("/dev/x")
     assert state is not None
     assert state.kind is FileKind.FILE
-
-
-def test_validate_with_an_archive_names_the_devices_that_need_a_right(tmp_path: Path) -> None:
-    tree, file = HostTree(tmp_path / "host"), tmp_path / "any.yaml"
-    tree.usb("1-2", "0403:6001", driver="usbhid", nodes=["hidraw/hidraw0", "tty/ttyUSB0"])
-    file.write_text(ENTRY.replace(".*", "(tty|hid).*"))
-    command = ["validate", "--enforce", "--root", archive(tree), file]
-    assert "error: example.com/any: device hidraw0: " in (done := called(*command)).stdout
-    assert (done.returncode, "ttyUSB0: " in done.stdout) == (1, False)
-    assert called(*command, "--allow-device", "hidraw").returncode == 0
 
 
 def test_devices_says_why_a_host_cannot_be_listed(

@@ -1,13 +1,18 @@
 """When an ID may leave the list."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
-from devhost.backends.deviceplugin.servicer import list_response
+from devhost.backends.deviceplugin.servicer import Servicer, list_response
+from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
+from tests.support.answers import Nobody
 from tests.support.claims import resource
 from tests.support.devices import device, snapshot
 
@@ -189,3 +194,30 @@ def test_device_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
     assert last in device_list.entries
     assert 30_000 < len(device_list) == 80_000 - device_list.omitted
     assert list_response(device_list.entries).ByteSize() <= 4 * 1024 * 1024
+
+
+async def test_device_list_counts_calls_until_they_are_answered() -> None:
+    """No ID leaves while kubelet may have picked it: host/test_leaving has what depends on it."""
+    device_list, _ = served("a")
+    counts = list[int]()
+
+    class Answers(Nobody):
+        async def allocate(self, ids: Sequence[OfferedId], **_options: Any) -> Allocation:
+            counts.append(len(device_list.streams.inflight_since))
+            return Allocation()
+
+        async def prefer(self, available: Sequence[OfferedId], *_: Any) -> Sequence[OfferedId]:
+            counts.append(len(device_list.streams.inflight_since))
+            return available
+
+        def observe_allocate(self, result: str, seconds: float) -> None:
+            pass
+
+    servicer = Servicer(cast("Any", Answers()), device_list)
+    container = pb.ContainerAllocateRequest(devices_ids=["a"])
+    await servicer.Allocate(pb.AllocateRequest(container_requests=[container]), Any)
+    prefer = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["a"], allocation_size=1)
+    asking = pb.PreferredAllocationRequest(container_requests=[prefer])
+    await servicer.GetPreferredAllocation(asking, Any)
+    assert (counts, device_list.streams.inflight_since) == ([1, 1], [])
+    assert device_list.streams.last_answer_at > 0

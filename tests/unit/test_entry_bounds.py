@@ -24,15 +24,18 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
 
 
+def fill(directory: Path, count: int, ending: str = "") -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        (directory / f"{number}{ending}").touch()
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_entries_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
-    (tmp_path / "d").mkdir()
-    for number in range(9):
-        (tmp_path / "d" / str(number)).touch()
+    fill(tmp_path / "d", 9)
     assert not look(tmp_path, source).failed_sources
-    for number in range(9, 40):
-        (tmp_path / "d" / str(number)).touch()
+    fill(tmp_path / "d", 40)
     assert look(tmp_path, source).failed_sources[0].startswith("more than 20 entries")
 
 
@@ -42,9 +45,7 @@ def test_long_paths_count_more(
 ) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     monkeypatch.setattr("devhost.hostfs.files.ENTRY_BYTES", 100)
-    (tmp_path / "d").mkdir()
-    for number in range(8):
-        (tmp_path / "d" / f"{number}{character * 60}").touch()
+    fill(tmp_path / "d", 8, character * 60)
     assert look(tmp_path, "directory: /d").failed_sources[0].startswith("more than 20 entries")
 
 
@@ -131,15 +132,8 @@ def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_watch_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.watch.watcher.ENTRIES_MAX", 50)
-    for number in range(60):
-        (tmp_path / str(number)).touch()
+    fill(tmp_path, 60)
     assert watched(tmp_path)[1] == "more than 50 entries"
-
-
-def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
-    (tmp_path / "shm" / "below").mkdir(parents=True)
-    (tmp_path / "usb").mkdir()
-    assert watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")})) == (2, "")
 
 
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:

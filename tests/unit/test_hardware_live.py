@@ -11,7 +11,6 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.node import reconciler
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
@@ -26,11 +25,6 @@ LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81  # linux/loop.h
 LOOP: Final = 77
 
 pytestmark = needs_root
-
-
-@pytest.fixture(autouse=True)
-def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "RESCAN_S", 3600.0)
 
 
 @pytest.fixture
@@ -63,39 +57,6 @@ async def test_replugged_stick(
     device = hosting.device(NAME, PORT)
     assert device is not None
     assert device.paths == ("/dev/ttyUSB3",)
-
-
-async def test_event_of_another_subsystem_is_no_reason_to_scan(
-    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
-) -> None:
-    tree = await with_two_sticks(tmp_path, hosting, standin)
-    tree.unplug("1-2")
-    kernel.send("add", "net")
-    tree.unplug("1-1.4")
-    kernel.send("remove", "usb")
-    await standin.wait(NAME, 2, 0)
-
-
-async def test_gpu_is_listed_when_its_driver_is_loaded_and_a_program_has_made_the_node(
-    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
-) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.directory("/dev")
-    tree.hardware("pci 0000:00:06.0 10de:2330")
-    source = "pci: {device: '10de:*', node: nvidia}"
-    hosting.start(
-        f"version: v1\nresources: [{{name: {NAME}, sources: [{{{source}}}]}}]", root=tree.root
-    )
-    await standin.wait(NAME, 0, 0)
-    gpu = "/proc/driver/nvidia/gpus/0000:00:06.0/information"
-    tree.file(gpu, "Device Minor: 0\n")
-    kernel.send("bind", "pci")
-    await standin.wait(NAME, 1, 0, timeout=60)
-    tree.char("/dev/nvidia0", 195, 0)
-    await standin.wait(NAME, 1, 1, timeout=60)
-    tree.remove(gpu)
-    kernel.send("unbind", "pci")
-    await standin.wait(NAME, 1, 0, timeout=60)
 
 
 @pytest.fixture

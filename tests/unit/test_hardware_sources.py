@@ -18,7 +18,6 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import PCI_VARIABLES, SYSFS_VARIABLES, USB_VARIABLES
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
-from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.nvidia import NvidiaClass
 from devhost.model.device import HostDevice, Node, NodeId
@@ -142,17 +141,6 @@ def _variables(device: HostDevice) -> Iterator[str]:
             yield f"  {name}={value}"
 
 
-def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
-    text = "sysfs: {subsystem: tty, parent: [{subsystem: usb, driver: cdc}]}"
-    (declared,) = (
-        loads(f"version: v1\nresources: [{{name: e.com/a, sources: [{{{text}}}]}}]\n")
-        .require()
-        .resources
-    )
-    scanner = Scanner(declared, HostFiles(), Policy(), "node", settle_s=0.0)
-    assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}
-
-
 @pytest.mark.parametrize(
     ("kind", "variables_of_kind"), [("usb", USB_VARIABLES), ("pci", PCI_VARIABLES)]
 )
@@ -206,18 +194,38 @@ def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
         assert before[name].entity == after[peer].entity
 
 
+# Hardware that is unplugged and comes again, perhaps as other hardware, and which devices may be the same.
+COME_BACK: Final = {
+    "by the port, or by the name": (
+        INTERFACES,
+        re.sub("eth(.)", r"lan\1", re.sub(r"ifindex=(.)", r"ifindex=1\1", INTERFACES)),
+        {"eth0 lan0", "eth1 lan1", "can0 can0", "can1 can1", "dummy0 dummy0", "dummy1 dummy1"},
+    ),
+    "not the next one, where nothing carries it": (
+        "dir virtual\n  net tap0 ifindex=2 dev_port=0\n",
+        "dir virtual\n  net tap1 ifindex=3 dev_port=0\n",
+        set[str](),
+    ),
+    "by what carries it, where it is counted": (
+        "platform serial0\n  bluetooth hci0\nplatform serial1\n  bluetooth hci1\n",
+        "platform serial0\n  bluetooth hci1\nplatform serial1\n  bluetooth hci2\n",
+        {"hci0 hci1", "hci1 hci2"},
+    ),
+}
+
+
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_interface_comes_back_by_port_or_name(tmp_path: Path, same_boot: bool) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.hardware(INTERFACES)
-    before = without_file(tree)
+@pytest.mark.parametrize(("hardware", "later", "pairs"), COME_BACK.values(), ids=COME_BACK)
+def test_device_without_a_file_comes_back(
+    hardware: str, later: str, pairs: set[str], same_boot: bool, tmp_path: Path
+) -> None:
+    tree, subsystem = HostTree(tmp_path / "host"), "bluetooth" if "hci" in hardware else "net"
+    tree.hardware(hardware)
+    before = without_file(tree, subsystem)
     for name in before:
         tree.unplug(name)
-    again = re.sub(r"ifindex=(.)", r"ifindex=1\1", INTERFACES)
-    tree.hardware(re.sub("eth(.)", r"lan\1", again))
-    assert same(before, without_file(tree), same_boot=same_boot) == {
-        "eth0 lan0", "eth1 lan1", "can0 can0", "can1 can1", "dummy0 dummy0", "dummy1 dummy1"
-    }  # fmt: skip
+    tree.hardware(later)
+    assert same(before, without_file(tree, subsystem), same_boot=same_boot) == pairs
 
 
 def test_interface_is_the_same_when_another_comes_to_its_port(tmp_path: Path) -> None:
@@ -231,26 +239,6 @@ def test_interface_is_the_same_when_another_comes_to_its_port(tmp_path: Path) ->
     assert same({"can0": before["can0"]}, twins, same_boot=True) == {"can0 can7"}
     tree.unplug("can7")
     assert same({"can7": twins["can7"]}, without_file(tree), same_boot=True) == set()
-
-
-def test_interface_that_nothing_carries_is_not_the_next_one(tmp_path: Path) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.hardware("dir virtual\n  net tap0 ifindex=2 dev_port=0\n")
-    before = without_file(tree)
-    tree.unplug("tap0")
-    tree.hardware("dir virtual\n  net tap1 ifindex=3 dev_port=0\n")
-    assert same(before, without_file(tree), same_boot=True) == set()
-
-
-def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.hardware("platform serial0\n  bluetooth hci0\nplatform serial1\n  bluetooth hci1\n")
-    before = without_file(tree, "bluetooth")
-    tree.unplug("hci0")
-    tree.unplug("hci1")
-    tree.hardware("platform serial0\n  bluetooth hci1\nplatform serial1\n  bluetooth hci2\n")
-    after = without_file(tree, "bluetooth")
-    assert same(before, after, same_boot=True) == {"hci0 hci1", "hci1 hci2"}
 
 
 def test_gpu_is_not_woken_again_by_reading_what_its_driver_says(tmp_path: Path) -> None:

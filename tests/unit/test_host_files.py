@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.walk import Walk
 from tests.support.memory import IN_MEMORY
 
 NAMES = ("a", "b", "c")
@@ -102,10 +101,3 @@ def test_symlink_out_of_the_root_is_dangling(tmp_path: Path) -> None:
     state = HostFiles(str(root)).stat("/inside/file")
     assert state is not None
     assert state.realpath == "/etc/file"
-
-
-def test_walk_does_not_follow_symlinks(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/f").touch()
-    (tmp_path / "l").symlink_to("d")
-    assert Walk(HostFiles(str(tmp_path)), "").matches == {"d": False, "d/f": False, "l": True}

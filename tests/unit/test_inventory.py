@@ -109,19 +109,6 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
         assert later is not readings[0]
 
 
-async def test_inventory_new_root_waits_for_no_hanging_one(tmp_path: Path, slow: Slow) -> None:
-    async with watching() as (locations, listener):
-        await use(locations, listener, tmp_path / "slow")
-        await use(locations, listener, tmp_path / "quick")
-        (tmp_path / "quick" / "a").touch()
-        await listener.until(tmp_path / "quick")
-        slow.release.set()
-        await again(locations)
-        (tmp_path / "slow" / "a").touch()
-        (tmp_path / "quick" / "b").touch()
-        assert await listener.until(tmp_path / "quick") == []
-
-
 async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) -> None:
     async with watching() as (locations, listener):
         for _ in range(3):
@@ -132,25 +119,6 @@ async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) 
         await again(locations)
         (tmp_path / "slow" / "a").touch()
         await listener.until(tmp_path / "slow")
-
-
-@pytest.mark.parametrize("is_removed", [False, True])
-async def test_inventory_late_watch(
-    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch, is_removed: bool
-) -> None:
-    """A reading follows the watch, unless its user was removed meanwhile."""
-    async with watching() as (locations, listener):
-        await use(locations, listener, tmp_path / "slow")
-        monkeypatch.setattr(inventory, "_WATCH_S", 60)
-        if is_removed:
-            locations.unsubscribe("user", readers(locations))
-            await asyncio.sleep(0)
-        slow.release.set()
-        if not is_removed:
-            await listener.until(tmp_path / "slow")
-        await use(locations, listener, tmp_path / "quick")
-        (tmp_path / "quick" / "a").touch()
-        assert await listener.until(tmp_path / "quick") == []
 
 
 async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:

@@ -89,3 +89,11 @@ def test_log_that_cannot_be_written_stops_nothing(pipe: tuple[int, int]) -> None
         assert read(pipe[0], "two") == ["two"]
     finally:
         os.close(full)
+
+
+def test_log_in_text_has_a_traceback_below_its_line() -> None:
+    lines = list[str]()
+    with logs.redirect_to(lines.append):
+        logging.getLogger("devhost.node").error("it failed", exc_info=LookupError("not there"))
+    assert "ERROR   it failed" in lines[0]
+    assert lines[-1] == "LookupError: not there"

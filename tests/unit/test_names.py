@@ -47,11 +47,6 @@ def test_resource_name_pattern_of_schema_is_the_rule(name: str) -> None:
     assert matches == (names.resource_name_problem(name) is None)
 
 
-@given(st.text(max_size=63))
-def test_device_id_of_short_name_is_the_name(name: str) -> None:
-    assert names.device_id(name) == name
-
-
 @given(st.lists(st.text(alphabet="ab\udcff", min_size=4, max_size=70), unique=True))
 def test_device_ids_of_long_names_are_distinct_and_readable(ends: list[str]) -> None:
     ids = [names.device_id("x" * 60 + end) for end in ends]

@@ -81,13 +81,6 @@ def units(device: HostDevice) -> set[str]:
     return {node.hardware.label for node in device.nodes if node.hardware is not None}
 
 
-def test_entry_of_one_number_offers_all(tmp_path: Path) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
-    ((entry, _),) = written(tree, "1a86:7523")
-    assert len(offered(entry, tree)) == 2
-
-
 def test_entry_for_a_disk_follows_it_to_another_letter(tmp_path: Path) -> None:
     trees = []
     for letters in ("ab", "ba"):

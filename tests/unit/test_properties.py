@@ -1,6 +1,5 @@
 """Rules for all hardware: only present devices are found, IDs stay, no node is offered twice."""
 
-import contextlib
 import itertools
 import tempfile
 from collections import Counter
@@ -15,15 +14,11 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
-from devhost.devices.identify import SETTLE_S
-from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.model.device import HostDevice, Snapshot
-from devhost.sources.selection import Selection
-from tests.support.hardware import HostTree, without
+from devhost.model.device import HostDevice
+from tests.support.hardware import HostTree
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root
-from tests.support.scanning import selected, snapshot_of
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
 
@@ -156,59 +151,3 @@ def test_hardware_added_changes_no_other(
     _, then = devices(hardware(added), sources)
     for resource, ids in before.items():
         assert ids.items() <= then[resource].items()
-
-
-PARTS: Final = (
-    Stick(1, "0403:6001", [["tty"], ["video4linux"]]),
-    Stick(2, "10c4:ea60", [["tty", "hidraw"], ["tty"]]),
-    Stick(3, "1199:9091", [["tty"], ["video4linux"]]),
-)
-NAMES: Final = ("1-1", "1-2", "1-3", "ttyUSB1", "ttyUSB2", "ttyUSB4", "video1", "hidraw1")
-STEPS: Final = st.lists(  # what comes or goes, if anything, and after how many seconds
-    st.tuples(st.sampled_from((None, *NAMES)), st.sampled_from((0.1, 0.5, 8.0, 400.0))),
-    min_size=4,
-    max_size=8,
-)
-
-
-class Lazy:
-    """Scans where its sources find something else, or it is time to; beside one that always does."""
-
-    def __init__(self, source: str, files: HostFiles) -> None:
-        kind = f"glob: {source}" if source[0] == "/" else source
-        config = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{kind}}}]}}]"
-        (resource,) = loads(config).require().resources
-        self._scanner = Scanner(resource, files, Policy(("*",)), "node", settle_s=SETTLE_S)
-        assert self._scanner.self_contained
-        self._found, self.snapshot, self.other = Selection(), Snapshot(), Snapshot()
-
-    def scan(self, now: float) -> None:
-        former, self._found = self._found, selected(self._scanner)
-        self.other = self._scanned(self.other, now)
-        again_at = self.snapshot.again_at
-        if self._found != former or (again_at is not None and again_at <= now):
-            self.snapshot = self._scanned(self.snapshot, now)
-
-    def _scanned(self, before: Snapshot, now: float) -> Snapshot:
-        return snapshot_of(self._scanner, self._found, before, lambda _: None, now)
-
-
-@given(STEPS)
-@settings(SHARED, max_examples=8)
-def test_hardware_unchanged_needs_no_scan(steps: list[tuple[str | None, float]]) -> None:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
-        tree, text = HostTree(Path(directory) / "host"), hardware(PARTS)
-        tree.hardware(text)
-        resources = [Lazy(source, HostFiles(str(tree.root))) for source in SOURCES]
-        gone, now = set[str](), 0.0
-        for name, after in ((None, 0.0), *steps):
-            now += after
-            if name is not None:
-                gone ^= {name}
-                with contextlib.suppress(ValueError):  # what it is below is not there
-                    tree.unplug(name)
-                tree.hardware(without(text, *gone))
-            for resource in resources:
-                resource.scan(now)
-                assert resource.snapshot.devices == resource.other.devices
-                assert resource.snapshot.skipped == resource.other.skipped

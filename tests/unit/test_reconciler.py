@@ -1,8 +1,8 @@
 """In which order findings are resolved, and how many IDs each resource may have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
+import functools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -20,8 +20,6 @@ from devhost.node import reconciler
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler, ResourceScan
 from devhost.observe.metrics import Metrics
-from devhost.watch import threads
-from devhost.watch.threads import run_in_thread
 from tests.support.scanning import selected
 
 
@@ -60,39 +58,34 @@ class FakeLocations:
         return [Reader(self.hanging[user.name])] if user.name in self.hanging else []
 
 
-class Resource:
-    """A resource of tokens, and what was found of it."""
+class Resources:
+    """Resources of tokens, whose scans run, and what was found of them."""
 
-    def __init__(self, test: "Resources", name: str, count: int) -> None:
-        self.test, self.name = test, name
-        self.declare(count)
-        self.scan = ResourceScan(test.reconciler, self.scanner, self._apply, self._fail)
+    def __init__(self, **counts: int) -> None:
+        self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
+        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
+        self.scanners: dict[str, Scanner] = {}
+        self.scans: dict[str, ResourceScan] = {}
+        self.add(**counts)
+        self.reconfigure(**counts)
 
-    def declare(self, count: int) -> None:
-        resource = declared(self.name, count)
-        self.scanner = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.set_count(name, count)
+            apply = functools.partial(self._apply, name)
+            self.scans[name] = ResourceScan(self.reconciler, self.scanners[name], apply, self._fail)
 
-    async def _apply(self, snapshot: Snapshot) -> None:
-        self.scan.found = snapshot
-        self.test.applied.put_nowait(self.name)
+    async def _apply(self, name: str, snapshot: Snapshot) -> None:
+        self.scans[name].found = snapshot
+        self.applied.put_nowait(name)
 
     def _fail(self, error: Exception) -> None:
         raise AssertionError(error)
 
-
-class Resources:
-    """Resources whose scans run."""
-
-    def __init__(self) -> None:
-        self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
-        self.resources: dict[str, Resource] = {}
-        self.scans: dict[str, ResourceScan] = {}
-
-    def add(self, **counts: int) -> None:
-        for name, count in counts.items():
-            self.resources[name] = Resource(self, name, count)
-            self.scans[name] = self.resources[name].scan
+    def set_count(self, name: str, count: int) -> None:
+        """Set how many tokens a resource has when it is declared next."""
+        resource = declared(name, count)
+        self.scanners[name] = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
     def hang(self, name: str) -> asyncio.Event:
         released = self.locations.hanging[f"e.com/{name}"] = asyncio.Event()
@@ -103,7 +96,7 @@ class Resources:
 
     def declare(self, names: str) -> None:
         for name in names:
-            self.scans[name].apply_spec(self.resources[name].scanner)
+            self.scans[name].apply_spec(self.scanners[name])
 
     async def until_applied(self, names: str) -> list[str]:
         """Wait until something was found of each; return in which order."""
@@ -113,15 +106,13 @@ class Resources:
                 order.append(await self.applied.get())
         return order
 
-    def devices(self) -> Mapping[str, int]:
-        return {name: len(resource.scan.found.devices) for name, resource in self.resources.items()}
+    def count(self, name: str) -> int:
+        return len(self.scans[name].found.devices)
 
 
 @pytest.fixture
 async def at() -> AsyncIterator[Resources]:
-    resources = Resources()
-    resources.add(a=1, b=1, c=1)
-    resources.reconfigure(a=1, b=1, c=1)
+    resources = Resources(a=1, b=1, c=1)
     yield resources
     for scan in resources.scans.values():
         scan.close()
@@ -171,22 +162,6 @@ async def test_resource_waits_while_the_one_before_it_is_read_again(
     assert resolved == ["a", "a", "b"]
 
 
-async def test_event_takes_one_call(at: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-
-    def counted(name: str, work: Callable[[], object]) -> "asyncio.Future[object]":
-        names.append(name)
-        return run_in_thread(name, work)
-
-    monkeypatch.setattr(threads, "run_in_thread", counted)
-    monkeypatch.setattr(reconciler, "run_in_thread", counted)
-    at.declare("a")
-    await at.until_applied("a")
-    at.scans["a"].request()
-    await at.until_applied("a")
-    assert names == ["scan e.com/a"] * 2
-
-
 def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Path) -> None:
     (tmp_path / "n0").touch()
     resolver, scanners = Resolver(), []
@@ -212,18 +187,6 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     later, _ = resolver.resolve(resolved, snapshot)
     assert later is not None
     assert later.context.previous is snapshot, "it has other devices since the forecast"
-
-
-def test_outdated_finding_takes_no_new_node(tmp_path: Path) -> None:
-    (tmp_path / "n0").touch()
-    resource, files = declared("a", 0, "glob: /n*"), HostFiles(str(tmp_path))
-    scanner = Scanner(resource, files, Policy(), "node", settle_s=0.0)
-    resolver, none = Resolver(), Snapshot()
-    resolver.reconfigure([resource])
-    forecast = scanner.identify(selected(scanner), none, 0.0)
-    assert resolver.resolve(forecast, none, outdated=True) == (None, {"e.com/a"})
-    resolver.resolve(forecast, none)
-    assert resolver.resolve(forecast, none, outdated=True)[0] is forecast
 
 
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
@@ -258,16 +221,6 @@ async def test_hanging_scan_holds_up_briefly(
     await at.until_applied("bc")
 
 
-async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Resources) -> None:
-    released = at.hang("b")
-    at.declare("b")
-    at.resources["b"].declare(5)
-    at.declare("b")
-    released.set()
-    assert await at.until_applied("b") == ["b"]
-    assert at.devices()["b"] == 5
-
-
 async def test_flood_leaves_others_their_ids(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,30 +230,12 @@ async def test_flood_leaves_others_their_ids(
     at.reconfigure(a=1, b=30, c=1, d=1)
     at.declare("d")
     await at.until_applied("d")
-    assert at.devices()["d"] == 100 - (1 + 30 + 1)
-    at.resources["b"].declare(90)
+    assert at.count("d") == 100 - (1 + 30 + 1)
+    at.set_count("b", 90)
     at.declare("b")
     await at.until_applied("b")
-    assert at.devices()["b"] == 30
+    assert at.count("b") == 30
     at.scans.pop("b").close()
     at.reconfigure(a=1, c=1, d=1)
     await at.until_applied("d")
-    assert at.devices()["d"] == 100 - (1 + 1)
-
-
-async def test_resource_above_limits_is_read_once(
-    at: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No place of `maxDevices` can be filled without an ID."""
-    at.add(d=200)
-    d = at.resources["d"]
-    limited = d.scanner.resource.model_copy(update={"max_devices": 150})
-    d.scanner = replace(d.scanner, resource=limited)
-    at.reconfigure(a=1, b=1, c=1, d=1)
-    monkeypatch.setattr(limits, "DEVICE_IDS_MAX", 100)
-    at.declare("d")
-    await at.until_applied("d")
-    while d.scan in at.reconciler.active:
-        await asyncio.sleep(0)
-    assert at.devices()["d"] < 100
-    assert d.scan.timer is None
+    assert at.count("d") == 100 - (1 + 1)

@@ -1,68 +1,48 @@
-"""How long a registration waits for what kubelet does, by a fake one."""
+"""How long a registration waits until kubelet has opened its stream."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
+import math
 
 import pytest
 
 from devhost.backends.deviceplugin import registration
-from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.registration import Registration
-from devhost.backends.deviceplugin.servicer import Servicer
-from devhost.errors import KubeletError
+from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.resource_state import State
+from tests.support.daemon import tokens, until
+from tests.support.hosting import Hosting
+
+NAME = "example.com/t"
 
 
-class Directory:
-    """A plugin directory whose kubelet accepts everything."""
-
-    def __init__(self) -> None:
-        self.concurrency = asyncio.Semaphore(1)
-        self.registered, self.leave_after, self.inflight_since = 0, 0.0, list[float]()
-        self.kubelet = self.pods = self
-
-    @property
-    def locks(self) -> dict[str, None]:
-        return {}
-
-    async def register(self, _name: str, _endpoint: str) -> None:
-        self.registered += 1
-
-
-class Parts:
-    """The part that answers, and a server of it, for a test."""
-
-    name = endpoint = "example.com/a"
-    pre_start_required = False
-
-    def __init__(self) -> None:
-        self.servicer = Servicer(self, DeviceList())  # type: ignore[arg-type]
-
-    async def registered(self, directory: Any, ends: int) -> None:
-        await of(directory, ends)._register(self.servicer, self.endpoint)
-
-    def open_stream(self) -> None:
-        self.servicer._streams.add(asyncio.Event())
-        self.servicer.changed.set()
-
-
-def of(directory: Any, ends: int) -> Any:
-    hooks: Any = SimpleNamespace(
-        handler=Parts(), set_state=lambda _state, _reason: None, held=frozenset, exclusive=False
-    )
-    tried = Registration(directory, hooks)
-    tried._ends = ends
-    return tried
-
-
-async def test_registration_waits_for_a_late_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_registration_waits_for_a_late_stream(
+    standin: SimulatedKubelet,
+    hosting: Hosting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Except at the first attempt after a stream has ended, when a bug of 1.36 is likely."""
+    watch = Plugins._watch
+
+    async def watch_late(plugins: Plugins, endpoint: PluginEndpoint) -> None:
+        await asyncio.sleep(0.1)
+        await watch(plugins, endpoint)
+
+    monkeypatch.setattr(Plugins, "_watch", watch_late)
     monkeypatch.setattr(registration, "QUICK_STREAM_TIMEOUT_S", 0.0)
-    directory = Directory()
-    for ends in (0, 2):
-        server = Parts()
-        asyncio.get_running_loop().call_later(0.05, server.open_stream)
-        await server.registered(directory, ends)
-    with pytest.raises(KubeletError, match="opened no stream"):
-        await Parts().registered(directory, 1)
-    assert directory.registered == 3
+    monkeypatch.setattr(registration, "STREAM_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(registration, "STABLE_AFTER_S", math.inf)
+    monkeypatch.setattr(registration, "_FAILURE_PAUSE_S", 0.0)
+    hosting.start(tokens(t=3))
+    await hosting.until(NAME, State.REGISTERED)
+    (endpoint,) = standin._plugins.connected.values()
+    await endpoint.channel.close()
+
+    def attempts_have_ended() -> bool:
+        count = len(standin.registrations)
+        return count > 3 or (count == 3 and hosting.status(NAME).state is State.REGISTERED)
+
+    await until(attempts_have_ended, "two more attempts")
+    shown = [getattr(record, "fields", {}) for record in caplog.records]
+    reasons = [fields["reason"] for fields in shown if fields.get("state") == State.BACKING_OFF]
+    assert reasons == ["registered, but the kubelet opened no stream"]

@@ -96,16 +96,10 @@ def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(scans.at(400).devices) == ["b"]
     assert scans.last.again_at == 400
     assert list(scans.at(400).devices) == ["b", "c"]
-
-
-def test_scan_max_devices_beats_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "DEVICES_MAX", 2)
-    (tmp_path / "more").mkdir()
-    scans = Files(tmp_path / "more", "maxDevices: 3")
-    for name in "abcd":
-        (scans.x / name).touch()
-    assert list(scans.at(0).devices) == ["a", "b", "c"]
-    assert len(Files(tmp_path, sources="sources: [static: 4]").at(0).devices) == 4
+    scans.configure(f"{X}\nmaxDevices: 3")
+    assert len(scans.at(401).devices) == 3
+    scans.configure("sources: [static: 4]")
+    assert {"0", "1", "2", "3"} <= scans.at(402).devices.keys()
 
 
 def test_scan_reason_with_a_long_text_is_cut(tmp_path: Path) -> None:

@@ -55,16 +55,6 @@ def test_template_value_is_put_in_as_it_is(value: str) -> None:
     assert Template.parse("${id}").render({"id": value}) == value
 
 
-@given(TEXTS)
-def test_template_literals_are_joined(text: str) -> None:
-    parts = Template.parse(text).parts
-    assert "" not in parts
-    assert not any(
-        isinstance(part, str) and isinstance(following, str)
-        for part, following in zip(parts, parts[1:], strict=False)
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

@@ -47,15 +47,6 @@ async def test_watch_written_file_is_an_event_only_with_writes(tmp_path: Path) -
         assert not plain.called.is_set()
 
 
-async def test_watch_recursive_calls_again_once_a_new_tree_is_watched(tmp_path: Path) -> None:
-    async with Watcher() as watcher:
-        listener = await listen(watcher, tmp_path, recursive=True)
-        (tmp_path / "x/y").mkdir(parents=True)
-        await listener.call()
-        (tmp_path / "x/y/f").touch()
-        await listener.call()
-
-
 async def test_watch_symlink_to_directory_is_followed_when_replaced(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "targets" / name).mkdir(parents=True)
