@@ -189,6 +189,18 @@ def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Pat
     assert later.context.previous is snapshot, "it has other devices since the forecast"
 
 
+def test_outdated_finding_takes_no_new_node(tmp_path: Path) -> None:
+    (tmp_path / "n0").touch()
+    resource, files = declared("a", 0, "glob: /n*"), HostFiles(str(tmp_path))
+    scanner = Scanner(resource, files, Policy(), "node", settle_s=0.0)
+    resolver, none = Resolver(), Snapshot()
+    resolver.reconfigure([resource])
+    forecast = scanner.identify(selected(scanner), none, 0.0)
+    assert resolver.resolve(forecast, none, outdated=True) == (None, {"e.com/a"})
+    resolver.resolve(forecast, none)
+    assert resolver.resolve(forecast, none, outdated=True)[0] is forecast
+
+
 def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
     links, resource = declared("a", 0, "dev: m/by-id/*"), declared("b", 0, "dev: 'null'")
     resolver = Resolver()
