@@ -70,7 +70,7 @@ class Conversion:
         That is by the plugin around it, in the same manifest, in one that names its ConfigMap, or
         by all plugins.
         """
-        all_plugins, by_name = list[PluginContext](), dict[object, list[PluginContext]]()
+        all_plugins, by_name = list[PluginContext](), dict[str, list[PluginContext]]()
         for manifest in self._manifests:
             all_plugins += manifest.plugins
             mappings = walk_mappings(manifest.tree) if manifest.plugins else ()
@@ -79,11 +79,10 @@ class Conversion:
         for manifest in self._manifests:
             for device, context in manifest.settings:
                 plugins = manifest.plugins or by_name.get(context.name) or all_plugins
-                domains = (
-                    {context.domain} if context.domain else {plugin.domain for plugin in plugins}
-                )
+                of_plugins = {plugin.domain for plugin in plugins} - {""}
+                domains = {context.domain} if context.domain else of_plugins
                 is_sure = not context.labels and len({plugin.labels for plugin in plugins}) == 1
-                yield device, domains - {""}, plugins[0] if is_sure else context
+                yield device, domains, plugins[0] if is_sure else context
 
     def finish(self) -> tuple[list[NodeEntries], list[str]]:
         """Return entries for all nodes, and those of profiles, with what to know of them. Blocks.
