@@ -67,11 +67,12 @@ class Identified:
     def limited(self, max_devices: int) -> "Identified":
         """Return the same without the last of the new devices, where there would be more."""
         extra = len(self.devices) + len(self.missing) - max_devices
-        previous, devices = self.context.previous.devices, dict(self.devices)
-        new = [device_id for device_id in devices if device_id not in previous]
-        last = [devices.pop(device_id) for device_id in new[-extra:]] if extra > 0 else []
-        if not last:
+        previous = self.context.previous.devices
+        new = [key for key in self.devices if key not in previous] if extra > 0 else []
+        if not new:
             return self
+        devices = dict(self.devices)
+        last = [devices.pop(device_id) for device_id in new[-extra:]]
         verdict = Verdict(Cause.ID_QUOTA, ID_LIMIT_REACHED)
         skipped = [Skipped(labels(device.nodes[:1]), verdict) for device in last]
         return replace(
