@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from devhost.model import limits, names
+from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Node, Snapshot
 
@@ -31,7 +31,6 @@ class ScanContext:
         now: Seconds on the host's clock.
         settle_s: How long a node waits for an earlier source to name it.
         links_to_come: Whether a resource before this one may find a new node by a link.
-        max_devices: How many devices it may have, by the IDs that the process offers.
     """
 
     resource: Resource
@@ -41,7 +40,6 @@ class ScanContext:
     settle_s: float
     constants: Mapping[str, str]
     links_to_come: bool = False
-    max_devices: int = limits.DEVICE_IDS_MAX
 
 
 def labels(nodes: Iterable[Node]) -> str:

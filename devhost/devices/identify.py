@@ -8,7 +8,7 @@ Pure: the same selection, previous devices and time give the same result.
 
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
@@ -62,7 +62,22 @@ class Identified:
     skipped: tuple[Skipped, ...]
     over_limit: bool
     settling: Mapping[str, float]
-    truncated: int
+    truncated: int = 0
+
+    def limited(self, max_devices: int) -> "Identified":
+        """Return the same without the last of the new devices, where there would be more."""
+        extra = len(self.devices) + len(self.missing) - max_devices
+        previous = self.context.previous.devices
+        new = [key for key in self.devices if key not in previous] if extra > 0 else []
+        if not new:
+            return self
+        devices = dict(self.devices)
+        last = [devices.pop(device_id) for device_id in new[-extra:]]
+        verdict = Verdict(Cause.ID_QUOTA, ID_LIMIT_REACHED)
+        skipped = [Skipped(labels(device.nodes[:1]), verdict) for device in last]
+        return replace(
+            self, devices=devices, skipped=(*self.skipped, *skipped), truncated=len(last)
+        )
 
 
 @dataclass(slots=True)
@@ -79,7 +94,6 @@ class _Identification:
     ids_by_place: Mapping[str, str]
     skipped: list[Skipped]
     over_limit: bool = False
-    truncated: int = 0
     settling: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, Verdict] = field(default_factory=dict)
 
@@ -112,16 +126,8 @@ def identify(selection: Selection, context: ScanContext) -> Identified:
     )
     devices = _assign(candidates, work)
     missing = missing_devices(selection, context, devices, work.incomplete)
-    return Identified(
-        context,
-        selection,
-        devices,
-        missing,
-        tuple(work.skipped),
-        work.over_limit,
-        work.settling,
-        work.truncated,
-    )
+    skipped, settling = tuple(work.skipped), work.settling
+    return Identified(context, selection, devices, missing, skipped, work.over_limit, settling)
 
 
 # ── which nodes are one device ──
@@ -328,9 +334,6 @@ def _assign(candidates: Iterable[_Ranked | None], work: _Identification) -> dict
             text = f"over the limit: maxDevices is {limit}{default}"
             work.skip(device.nodes, Cause.OVER_LIMIT, text)
             work.over_limit = True
-        elif rank is Rank.NEW and count >= work.context.max_devices:
-            work.skip(device.nodes[:1], Cause.ID_QUOTA, ID_LIMIT_REACHED)
-            work.truncated += 1
         else:
             devices[device.id] = device
     return {device.id: devices[device.id] for _, device in natural if device.id in devices}

@@ -41,17 +41,15 @@ class Resolver:
         identified, resource, nodes = forecast, forecast.context.resource, self._nodes
         name = resource.name
         owner_of, links_to_come = partial(nodes.owner, name), nodes.links_to_come(name)
-        max_devices = self._ids.max_ids(name) // resource.replicas
-        is_more = len(forecast.devices) + len(forecast.missing) > max_devices
-        if is_more or not _comes_true(forecast, previous, owner_of, links_to_come):
+        if not _comes_true(forecast, previous, owner_of, links_to_come):
             context = replace(
                 forecast.context,
                 previous=previous,
                 owners=Owners(owner_of),
                 links_to_come=links_to_come,
-                max_devices=max_devices,
             )
             identified = identify(forecast.selection, context)
+        identified = identified.limited(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
         # It may be gone since, and that why nobody else offers it.
