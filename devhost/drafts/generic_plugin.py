@@ -6,7 +6,9 @@ as all have one; optional paths without a match do not count. USB devices of a g
 """
 
 import glob
+import os
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -19,10 +21,10 @@ from devhost.hostfs.device_classes import BLOCK, class_by_path
 from devhost.hostfs.files import HostFiles, is_wild
 
 _GROUPS_MAX: Final = 50
-_JOIN: Final = "to join nodes of one device by a part of their names, write `dev` and `group`"
 _GLOBS: Final = (
-    "the plugin joins their n-th matches, and offers none where one has none. For a device for "
-    f"each match, make each a group; {_JOIN}"
+    "{} in one group: the plugin joins their n-th matches, and offers none where one has none. For "
+    "a device for each match, make each a group; to join nodes of one device by a part of their "
+    "names, write `dev` and `group`"
 )
 
 _Entry = dict[str, Any]
@@ -161,7 +163,7 @@ def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
 
 
 def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
-    """Return a source for each group, beside what all groups have."""
+    """Return a source for each group, or several that are joined, beside what all groups have."""
     members = [path for paths in groups if len(paths) > 1 for path in paths]
     wild = [path for path in members if is_wild(path.path)]
     required_paths = [path for path in members if not path.optional]
@@ -169,7 +171,7 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     if sum((bool(wild), required_paths != members, bool(members) and len(groups) > 1)) > 1:
         raise ValueError("globs, optional paths or several groups together")
     if len(wild) > 1:
-        raise ValueError(f"{' and '.join(path.path for path in wild)} in one group: {_GLOBS}")
+        raise ValueError(_GLOBS.format(" and ".join(path.path for path in wild)))
     if members and not required_paths:
         return _convert_optional(members)
     if len(groups) == 1:
@@ -177,15 +179,19 @@ def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
         order = [(path not in wild, class_by_path(path.path) == BLOCK) for path in required_paths]
         constants.remove(required_paths[order.index(min(order))] if members else groups[0][0])
     rows = [[path for path in paths if path not in constants] for paths in groups]
-    if any(len(row) != 1 for row in rows):
-        raise ValueError(f"several paths that not all groups have: {_JOIN}")
-    sources = [path for row in rows for path in row]
-    rules = [_shared_rule(sources), *(path.rule(optional=path.optional) for path in constants)]
+    if not rows[0] or len({len(row) for row in rows}) > 1:
+        raise ValueError("groups of several paths beside others")
+    if len(rows[0]) > 1:
+        resource, rules = _join_rows(rows)
+    else:
+        paths = [path for (path,) in rows]
+        resource, rules = {"sources": paths}, [_shared_rule(paths)]
+    rules += [path.rule(optional=path.optional) for path in constants]
     allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
     if mounts := [rule for rule in rules if "readOnly" in rule]:
         allocate["mounts"] = mounts
     most = {"maxDevices": min(path.limit or 1 for path in constants)} if wild else {}
-    return {"sources": sources, "allocate": allocate, **most}
+    return {**resource, "allocate": allocate, **most}
 
 
 def _shared_rule(paths: Sequence[_Path]) -> _Entry:
@@ -203,3 +209,24 @@ def _convert_optional(paths: Sequence[_Path]) -> _Entry:
         raise ValueError("optional paths that are mounts")
     source = {"paths": [path.glob for path in paths], "types": ["char", "block", "directory"]}
     return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
+
+
+def _join_rows(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
+    """Return sources for rows of paths that differ in one part, by which their nodes are joined."""
+    sources, rules, keys = list[_Entry](), list[_Entry](), set[tuple[str, ...]]()
+    for index, column in enumerate(zip(*rows, strict=True)):
+        names = [path.path.removeprefix("/dev/") for path in column]
+        head = os.path.commonprefix(names)  # noqa: RUF071 (letters, not directories)
+        rests = [name[len(head) :][::-1] for name in names]
+        tail = os.path.commonprefix(rests)[::-1]  # noqa: RUF071
+        key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
+        keys.add(key)
+        renames = [path for path in column if path.mount_path not in ("", path.path)]
+        mounts = {path.mount_path or path.path for path in column if renames}
+        alike = {path.permissions if path.type == "Device" else "" for path in column} - {""}
+        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(mounts) > 1 or len(alike) != 1:
+            raise ValueError("groups of paths that differ in more than a part of their names")
+        pattern = f"{re.escape(head)}(?P<key>{'|'.join(map(re.escape, key))}){re.escape(tail)}"
+        sources.append({"dev": pattern, "as": f"g{index}"})
+        rules.append((renames or column)[0].rule(f"${{g{index}.path}}"))
+    return {"sources": sources, "group": "${key}"}, rules
