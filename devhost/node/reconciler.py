@@ -176,7 +176,7 @@ class ResourceScan:
         if identified is None:
             self.due, self._full = True, self._full or full
             return None
-        if snapshot is None or identified is not forecast or identified.truncated:
+        if snapshot is None or identified is not forecast:
             snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
         if snapshot is None:
             forecast, snapshot = await self._read_nothing(scanner)
