@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.dra_backend import DraBackend
 from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
@@ -56,9 +55,8 @@ class Trial:
         self.cluster.api.on_change = self.kubelet.notify
         self._driver = PlannedDriver(driver, node_name)
         plugin_backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
-        pods, locks = plugin_backend.pods, plugin_backend.locks
-        dra = DraBackend(driver, node_name, directory, self.cluster.api, pods, locks)
-        self.host = Host(config, settings, BothBackends(plugin_backend, dra), source, plugins)
+        backend = DraBackend(driver, node_name, directory, self.cluster.api, plugin_backend)
+        self.host = Host(config, settings, backend, source, plugins)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)
