@@ -91,12 +91,9 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     if not policy.dra:
         host = Host(first, settings, plugin_backend, source, plugins)
     else:
-        from devhost.backends.dra.both_backends import BothBackends
-
-        dra = _dra_backend(plugin_backend, flags)
-        backends = BothBackends(plugin_backend, dra)
-        host = Host(first, settings, backends, source, plugins)
-        for metric in dra.metrics:
+        backend = _dra_backend(plugin_backend, flags)
+        host = Host(first, settings, backend, source, plugins)
+        for metric in backend.metrics():
             host.parts.metrics.registry.register(metric)
     serve(host, host.run, source, flags)
 
@@ -120,8 +117,7 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
     is_tls = url.lower().startswith("https://")
     api = ApiClient(url, ca, token) if is_tls else ApiClient(url)
     driver, node_name, kubelet_dir = flags["dra_driver"], flags["node_name"], flags["kubelet_dir"]
-    pods, locks = plugin_backend.pods, plugin_backend.locks
-    backend = DraBackend(driver, node_name, kubelet_dir.absolute(), api, pods, locks)
+    backend = DraBackend(driver, node_name, kubelet_dir.absolute(), api, plugin_backend)
     if problem := backend.registrar.sockets.length_problem:
         logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
     return backend

@@ -54,7 +54,7 @@ async def registered(world: World, resource: str) -> None:
 
 
 def metrics(world: World) -> str:
-    for metric in world.dra.metrics:
+    for metric in world.dra.metrics():
         world.host.parts.metrics.registry.register(metric)
     return world.host.parts.metrics.text().decode()
 
@@ -123,7 +123,7 @@ async def test_foreign_slices_stay(world: World, monkeypatch: pytest.MonkeyPatch
         world.api.remove(f"{PATH}/{name}")  # seen after the others
         await eventually(lambda: len(writes(world)) == 3)
         # Its answer may be under way.
-        count_slices = world.dra.metrics[0]
+        count_slices = world.dra.metrics()[0]
         await eventually(lambda: next(iter(count_slices.collect())).samples[0].value == 1)
     assert sorted(writes(world)) == [
         ("DELETE", f"{PATH}/{odd_name}", 200),

@@ -15,7 +15,6 @@ from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiClient
-from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.dra_backend import DraBackend
 from devhost.backends.dra.publication import PoolOffer
 from devhost.backends.dra.slices import PATH
@@ -70,9 +69,8 @@ class World:
         settings = Settings(NODE, self.files, policy, 0.0, *paths)
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiClient(self.url or self.api.url)
-        pods, locks = plugins.pods, plugins.locks
-        self.dra = DraBackend(driver, NODE, self.directory, api, pods, locks)
-        backend = BothBackends(plugins, self.dra) if with_dra else plugins
+        self.dra = DraBackend(driver, NODE, self.directory, api, plugins)
+        backend = self.dra if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:

@@ -21,7 +21,6 @@ from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
 from devhost.backends.dra.api_client import ApiError
-from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.dra_backend import DraBackend
 from devhost.backends.dra.publication import DraPublication, PoolOffer
@@ -184,10 +183,9 @@ class DraProcess(Process):
         self.records, self.servicer = files, DraServicer(self.dra.claims)
 
     def make_backend(self) -> Backend:
-        api, pods = cast("Any", Api(self.node.kubelet.claims)), cast("Any", self.pods)
-        state_dir, locks = self.node.state_dir, self.locks
-        self.dra = DraBackend(self.driver, NODE, state_dir, api, pods, locks)
-        return cast("Backend", BothBackends(super().make_backend(), self.dra))
+        api, plugins = cast("Any", Api(self.node.kubelet.claims)), super().make_backend()
+        self.dra = DraBackend(self.driver, NODE, self.node.state_dir, api, plugins)
+        return self.dra
 
     async def start(self) -> None:
         await super().start()

@@ -1,12 +1,15 @@
-"""Offers resources by Dynamic Resource Allocation: the pools, claims and driver of a process."""
+"""Offers resources by Dynamic Resource Allocation, or by device plugins: as each one says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import Gauge
+from prometheus_client.registry import Collector
 
 from devhost.api.drahealth.v1.drahealth_pb2 import DeviceHealth
-from devhost.backends.backend import ClaimRecords, ResourceHandler, ResourceHooks, run_together
+from devhost.backends.backend import Backend, ClaimRecords, Publication, ResourceHooks, run_together
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -16,70 +19,102 @@ from devhost.backends.dra.pool import pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.publication import DraPublication, PoolOffer
 from devhost.backends.dra.slices import NodeSlices, SliceWriter
-from devhost.backends.podresources import ClaimedId, PodResources
-from devhost.backends.resource_lock import ResourceLocks
+from devhost.backends.podresources import ClaimedId
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.records import ClaimRecord
 from devhost.watch.watcher import Watcher
 
+_SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
+_IN_SLICES: Final = "its slices are not deleted yet"
+_MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
+
 
 class DraBackend:
-    """The devices that DRA offers for a process."""
+    """DRA beside device plugins: each resource is offered as its configuration says (a `Backend`).
+
+    `plugins` is the backend of device plugins.
+    """
 
     def __init__(
-        self,
-        driver: str,
-        node_name: str,
-        kubelet_dir: Path,
-        api: ApiClient,
-        pods: PodResources,
-        locks: ResourceLocks,
+        self, driver: str, node_name: str, kubelet_dir: Path, api: ApiClient, plugins: Backend
     ) -> None:
-        self.driver, self.node_name, self._api = driver, node_name, api
-        self._offers: dict[str, PoolOffer] = {}  # by pool
+        # Kubelet has one list of pods, and a resource one lock, whichever backend offers it.
+        self.pods, self.locks, self.leave_after = plugins.pods, plugins.locks, plugins.leave_after
+        self.pods.claimed_ids = self._claimed_ids
+        self._plugins, self._offers = plugins, dict[str, PoolOffer]()  # the latter by pool
         self.claims = PreparedClaims(api, driver, self._offers.get)
         self.claims.records.on_change = self._claim_changed
         self.upkeep = ClaimUpkeep(api, self.claims)
-        self.health = HealthStreams(self._list_health)
-        sockets, servicer = DriverSockets(kubelet_dir, driver), DraServicer(self.claims)
-        on_change = self._kubelet_answered
-        self.registrar = Registrar(sockets, locks, servicer, self.health, on_change)
-        slices = NodeSlices(api, driver, node_name)
-        self.writer = SliceWriter(slices, locks, lambda: self.registrar.problem)
+        self.slices = NodeSlices(api, driver, node_name)
+        self.writer = SliceWriter(self.slices, self.locks, lambda: self.registrar.problem)
+        self.registrar = Registrar(
+            DriverSockets(kubelet_dir, driver),
+            self.locks,
+            DraServicer(self.claims),
+            HealthStreams(self._list_health),
+            self._kubelet_answered,
+        )
+
+    def metrics(self) -> Sequence[Collector]:
+        """Return what Prometheus may read of it."""
         count_slices = Gauge("devhost_dra_slices", "ResourceSlices of this node.", registry=None)
-        count_slices.set_function(lambda: len(slices))
+        count_slices.set_function(lambda: len(self.slices))
         count_claims = Gauge("devhost_dra_claims", "Claims that are prepared.", registry=None)
         count_claims.set_function(lambda: len([*self.claims.records]))
-        self.metrics = count_slices, count_claims, api.writes, servicer.seconds
-        pods.claimed_ids = self._claimed_ids
+        seconds = self.registrar.servicer.seconds
+        return count_slices, count_claims, self.slices.api.writes, seconds
 
     # ── for the node ──
 
     @property
     def restarts(self) -> int:
-        """How often kubelet has registered the driver again."""
-        return max(0, self.registrar.registrations - 1)
+        """How often kubelet was another one than before, or has registered the driver again."""
+        return max(self._plugins.restarts, self.registrar.registrations - 1)
 
-    def open(self, resource: Resource, hooks: ResourceHooks) -> DraPublication:
+    def publisher(self, resource: Resource) -> str:
+        """Return the driver that publishes a resource; empty for the device plugin."""
+        return self.slices.driver if resource.uses_dra(self.slices.node_name) else ""
+
+    def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
-        pool = self.writer.pools.new(pool_name(self.node_name, resource.name), resource.name)
-        offer = PoolOffer(self, resource, hooks, pool)
+        pool = pool_name(self.slices.node_name, resource.name)
+
+        def in_slices() -> str | None:  # of the instance that had the lock before
+            return _IN_SLICES if pool in self.slices.pools else hooks.other_holders()
+
+        def held_by_plugin() -> str | None:  # another instance may not know DRA, or the file, yet
+            if (reason := hooks.other_holders()) is not None:
+                return reason
+            if not self.locks.has_served(resource.name):
+                return None
+            if self.locks.locked_by_other(resource.name):
+                return _SERVED_BY_PLUGIN
+            return None if hooks.holders_known() else _MAY_BE_HELD
+
+        self.claims.handlers[pool] = hooks.handler  # also of claims from before a switch
+        if not self.publisher(resource):
+            return self._plugins.open(resource, replace(hooks, other_holders=in_slices))
+        for_dra = replace(hooks, other_holders=held_by_plugin)
+        offer = PoolOffer(self, resource, for_dra, self.writer.pools.new(pool, resource.name))
         self.add(offer)
-        return DraPublication(self, offer, hooks)
+        return DraPublication(self, offer, for_dra)
 
-    def offers(self, resource: Resource) -> bool:
-        """Whether it is the backend of a resource on this node, by its configuration."""
-        return resource.uses_dra(self.node_name)
+    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
+        """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
+        await run_together(
+            self._plugins.run(watcher, records), self._serve_driver(watcher, records)
+        )
 
-    def has_slices(self, resource: str) -> bool:
-        """Whether the API server has slices of a resource, as last read."""
-        return pool_name(self.node_name, resource) in self.writer.slices.pools
+    async def _serve_driver(self, watcher: Watcher, records: ClaimRecords) -> None:
+        await self.claims.begin(records)
+        try:
+            await run_together(self.registrar.run(watcher), self.writer.run(), self.upkeep.run())
+        finally:
+            await self.slices.api.close()
 
-    def look_up_by(self, resource: str, handler: ResourceHandler) -> None:
-        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
-        self.claims.handlers[pool_name(self.node_name, resource)] = handler
+    # ── for pools and claims ──
 
     def add(self, offer: PoolOffer) -> None:
         """Publish a pool, which may have been removed."""
@@ -90,23 +125,11 @@ class DraBackend:
         """Remove the pool of a resource that has ended."""
         del self._offers[offer.pool.name], self.writer.pools.here[offer.pool.name]
 
-    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
-        """Serve kubelet and publish devices until cancelled."""
-        await self.claims.begin(records)
-        try:
-            await run_together(
-                self.registrar.run(watcher),
-                self.writer.run(),
-                self.upkeep.run(),
-            )
-        finally:
-            await self._api.close()
-
     def _claim_changed(self, record: ClaimRecord) -> None:
         """Take over that a claim has devices now, has other ones, or has ended."""
         for pool in {device.pool for device in record.devices} & self._offers.keys():
             self._offers[pool].update_claim(record)
-        self.health.report_change()
+        self.registrar.health.report_change()
 
     def _list_health(self) -> list[DeviceHealth]:
         """Return the health of the devices that claims have."""
@@ -123,7 +146,8 @@ class DraBackend:
         claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
         for pool, offer in self._offers.items():
             for name, ids in offer.ids.items():
-                claimed[ClaimedId(self.driver, pool, name, None)] = offer.handler.name, ids[0]
+                key = ClaimedId(self.slices.driver, pool, name, None)
+                claimed[key] = offer.handler.name, ids[0]
         for record in self.claims.records.of_all_drivers():
             for device in record.devices:
                 key = ClaimedId(record.driver, device.pool, device.device, device.share or "")

@@ -24,6 +24,7 @@ from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
 from devhost.backends.backend import run_together
+from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.health import SERVICES, HealthStreams
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.sockets import SERVER_OPTIONS, SOCKET_PATH_MAX, connect_error, start_server
@@ -77,12 +78,12 @@ class Registrar(pb_grpc.RegistrationServicer):
         self,
         sockets: DriverSockets,
         locks: ResourceLocks,
-        servicer: dra_pb2_grpc.DRAPluginServicer,
+        servicer: DraServicer,
         health: HealthStreams,
         on_change: Callable[[], None],
     ) -> None:
         self.sockets, self._locks, self._on_change = sockets, locks, on_change
-        self._servicer, self._health = servicer, health
+        self.servicer, self.health = servicer, health
         self._refused = asyncio.Event()
         self._endpoint: Path | None = None  # while it is to be there
         self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
@@ -119,9 +120,9 @@ class Registrar(pb_grpc.RegistrationServicer):
     async def _serve_until_refused(self, hidden: Path) -> None:
         visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(self.servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
-        self._health.add_to(server)
+        self.health.add_to(server)
         try:
             await start_server(server, hidden)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
@@ -131,7 +132,7 @@ class Registrar(pb_grpc.RegistrationServicer):
             self._endpoint = None
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
-            self._health.end()
+            self.health.end()
             await wait_at_most(_STOP_GRACE_S + 1.0, lambda: server.stop(_STOP_GRACE_S))
 
     async def GetInfo(  # noqa: N802 (the protocol's name)

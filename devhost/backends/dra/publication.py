@@ -59,7 +59,7 @@ class PoolOffer:
         self._snapshot, self._resource = snapshot, resource
         self._update_devices()
         self._backend.upkeep.compare(resource.name)
-        self._backend.health.report_change()
+        self._backend.registrar.health.report_change()
         return not before <= self.device_ids
 
     def update_claim(self, record: ClaimRecord) -> None:
