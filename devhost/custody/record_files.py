@@ -163,8 +163,8 @@ class RecordFiles:
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""
         if self._store is not None:
-            directory, how = self._store.directory, {"recursive": True, "required": False}
-            async for _ in follow_directory(watcher, directory, **how):
+            directory = self._store.directory
+            async for _ in follow_directory(watcher, directory, recursive=True, required=False):
                 self.sync_soon()
 
     async def close(self) -> None:
