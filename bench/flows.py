@@ -23,7 +23,6 @@ from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.node import resource_status
 from devhost.observe.logs import LogQueue
-from devhost.watch.threads import IDLE_MAX, run_in_thread
 from tests.support.daemon import until
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
@@ -61,38 +60,17 @@ class Profile:
         if event == "call" and module != file and not module.startswith(_NOT_COUNTED):
             self.calls[module] += 1
 
-    async def begin(self) -> None:
-        threading.setprofile(self)
-        sys.setprofile(self)
-        for _ in range(2):  # one may have been about to be idle
-            await _in_idle_threads(self)
-        self.calls.clear()
-
-    async def end(self) -> None:
-        threading.setprofile(None)
-        sys.setprofile(None)
-        await _in_idle_threads(None)
-
 
 @asynccontextmanager
 async def profiled(times: list[Counter[str]]) -> AsyncIterator[None]:
     """Add the calls of what happens meanwhile."""
     profile = Profile()
-    await profile.begin()
+    threading.setprofile(profile)
+    sys.setprofile(profile)
     yield
-    await profile.end()
+    sys.setprofile(None)
+    threading.setprofile(None)
     times.append(profile.calls)
-
-
-async def _in_idle_threads(profile: Profile | None) -> None:
-    """Set the profile of the threads that are there already: each is held until all are."""
-    held = threading.Barrier(IDLE_MAX)
-
-    def switch() -> None:
-        sys.setprofile(profile)
-        held.wait(60)
-
-    await asyncio.gather(*(run_in_thread("profile", switch) for _ in range(IDLE_MAX)))
 
 
 @dataclass(frozen=True)
