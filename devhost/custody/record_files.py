@@ -14,7 +14,7 @@ from typing import Final
 from devhost.backends.resource_lock import LockState
 from devhost.custody.record_store import Records, RecordStore, find_changes
 from devhost.custody.record_table import RecordTable
-from devhost.custody.state_dir import CLOSE_S, log_transition
+from devhost.custody.state_dir import CLOSE_S, SUBDIRECTORIES, log_transition
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
@@ -163,7 +163,8 @@ class RecordFiles:
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""
         if self._store is not None:
-            async for _ in follow_directory(watcher, self._store.directory, recursive=True):
+            where = self._store.directory, SUBDIRECTORIES
+            async for _ in follow_directory(watcher, *where, required=False):
                 self.sync_soon()
 
     async def close(self) -> None:

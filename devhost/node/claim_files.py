@@ -38,15 +38,16 @@ class ClaimFiles:
         return await self._give(choose, within)
 
     async def _give(self, choose: Callable[[], ClaimRecord], within: float) -> ClaimRecord:
-        chosen: list[ClaimRecord] = []
+        record: ClaimRecord
 
         def check() -> list[ClaimRecord]:
-            chosen[:] = [choose()]
-            return [*chosen]
+            nonlocal record
+            record = choose()
+            return [record]
 
         if problem := await self._files.give(check, within):
-            raise AllocationError(f"claim {chosen[0].shown}: cannot be recorded: {problem}")
-        return chosen[0]
+            raise AllocationError(f"claim {record.shown}: cannot be recorded: {problem}")
+        return record
 
     async def save(self, record: ClaimRecord, within: float) -> None:
         """Keep a record."""

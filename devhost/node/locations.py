@@ -58,21 +58,13 @@ def timeout_text() -> str:
     return f"no answer in {READ_TIMEOUT_S:.0f} s"
 
 
-class LocationReader:
-    """A location in use: watched on the event loop, by inotify and the kernel, and read in threads.
-
-    One that hangs holds up only the resources that read it.
-    """
+class WatchedLocation:
+    """A location in use: watched on the event loop, by inotify and the kernel."""
 
     def __init__(
-        self,
-        location: Location,
-        files: HostFiles,
-        watcher: Watcher,
-        uevents: Uevents,
-        quota: EntryQuota,
+        self, location: Location, files: HostFiles, watcher: Watcher, uevents: Uevents
     ) -> None:
-        self.location, self._files, self._uevents, self._quota = location, files, uevents, quota
+        self.location, self._files, self._uevents = location, files, uevents
         self.subscribers: dict[Hashable, Callable[[], None]] = {}
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
@@ -80,12 +72,6 @@ class LocationReader:
         self._calls = BlockingCalls(f"watch {self.place}", serial=True)
         self._starting = asyncio.Lock()
         self._requested, self._started = 1, 0  # how often
-        quota.add(self)
-        self._count = 0  # of entries
-        self._turn = threading.Lock()  # to read
-        self._progress = Progress()  # of the thread that reads
-        self._listing: Listing | None = None
-        self._began = 0.0
 
     @property
     def place(self) -> str:
@@ -136,10 +122,34 @@ class LocationReader:
             on_change()
 
     def close(self) -> None:
-        """Watch and read the location no longer."""
+        """Watch the location no longer."""
         self._subscription.close()
         if self.location.subsystems:
             self._uevents.unsubscribe(self._notify)
+
+
+class LocationReader(WatchedLocation):
+    """Reads a location in threads; one that hangs holds up only the resources that read it."""
+
+    def __init__(
+        self,
+        location: Location,
+        files: HostFiles,
+        watcher: Watcher,
+        uevents: Uevents,
+        quota: EntryQuota,
+    ) -> None:
+        super().__init__(location, files, watcher, uevents)
+        self._quota, self._count = quota, 0  # of entries
+        quota.add(self)
+        self._turn = threading.Lock()  # to read
+        self._progress = Progress()  # of the thread that reads
+        self._listing: Listing | None = None
+        self._began = 0.0
+
+    def close(self) -> None:
+        """Watch and read the location no longer."""
+        super().close()
         self._quota.remove(self)
 
     def read(self, since: float) -> Listing:

@@ -56,7 +56,7 @@ class ResourceScan:
         failed: Callable[[Exception], object],
     ) -> None:
         self._reconciler, self._apply, self._failed = reconciler, apply, failed
-        self.scanner = scanner
+        self.name, self.scanner = scanner.resource.name, scanner
         self.found = Snapshot()  # the devices that the resource has, by the last scan
         # The need for a scan; times are on the event loop's clock.
         self.due = False  # something may have changed since the last reading began
@@ -75,11 +75,6 @@ class ResourceScan:
         self.readers: Sequence[LocationReader] = ()  # of the locations where its sources look
         self._calls: BlockingCalls | None = None  # while it is enabled
         reconciler.scans[self.name] = self
-
-    @property
-    def name(self) -> str:
-        """The resource's name."""
-        return self.scanner.resource.name
 
     @property
     def is_pending(self) -> bool:

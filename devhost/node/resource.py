@@ -44,7 +44,7 @@ class ServedResource:
     def __init__(
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
     ) -> None:
-        self.scanner, self._parts = scanner, parts
+        self.name, self.scanner, self._parts = scanner.resource.name, scanner, parts
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan = ResourceScan(parts.reconciler, scanner, self._apply_scan, self.report_failure)
@@ -75,11 +75,6 @@ class ServedResource:
         parts.custody.add(self.name, offered_ids, request_scan)
         if code is not None:
             code.started(request_scan)
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.scanner.resource.name
 
     @property
     def draining(self) -> bool:

@@ -316,20 +316,23 @@ class Watcher:
 
 
 async def follow_directory(
-    watcher: Watcher, directory: Path, *, recursive: bool = False
+    watcher: Watcher, directory: Path, parts: Iterable[str] = ("",), *, required: bool = True
 ) -> AsyncGenerator[None]:
     """Yield when a directory is watched, which may be missing, and when it may have changed.
 
+    With `parts` these directories in it are watched instead.
+
     Raises:
-        BackendGoneError: It was removed, and is the mount of a container.
+        BackendGoneError: It was removed, is the mount of a container, and is `required`.
     """
     changed = asyncio.Event()
     subscription = Subscription(watcher, changed.set)
+    targets = frozenset(WatchTarget(str(directory / part)) for part in parts)
     try:
         while True:
             changed.clear()
-            await subscription.watch(frozenset({WatchTarget(str(directory), recursive)}))
-            if await run_in_thread("watch", lambda: _is_removed(directory)):
+            await subscription.watch(targets)
+            if required and await run_in_thread("watch", lambda: _is_removed(directory)):
                 raise BackendGoneError(f"{directory} was removed")
             yield
             await wait_at_most(_POLL_S, changed.wait)

@@ -15,6 +15,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.custody import holders
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from devhost.node.node import Host
@@ -121,7 +122,8 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
-    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
+    warnings = {record.name for record in caplog.records if record.levelname != "INFO"}
+    assert warnings <= {holders.__name__}  # it may have asked for pods just then
 
 
 async def test_plugin_directory_symlink_is_followed(directory: Path, daemon: Daemon) -> None:
