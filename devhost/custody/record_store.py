@@ -224,6 +224,8 @@ def _parse(name: str, raw: bytes, stamp: _Stamp) -> _File:
         return _File(stamp, {record.key: record for record in records})
     if not isinstance(content, dict) or not isinstance(content.get(RECORDS), list):
         raise ValueError("no records")  # noqa: TRY004 (of the content)
+    if file_of((str(content.get("resource")), "")) != name:
+        raise ValueError("no records of this resource")
     for entry in content[RECORDS]:
         try:
             fields = {**entry, "resource": content.get("resource")}

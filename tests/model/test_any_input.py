@@ -166,7 +166,7 @@ def test_any_state_file(content: bytes) -> None:
         assert await file.sync(10) is None
         again = RecordFiles(place, lambda _: "ours")
         assert await again.sync(10) is None
-        assert set(again.table) & set(file.table) >= {OTHER, new}
+        assert set(again.table) == set(file.table) >= {OTHER, new}
 
     with tempfile.TemporaryDirectory() as place, bounded():
         (Path(place) / "records").mkdir()
