@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from devhost.backends.backend import Backend
 from devhost.custody.holders import Holders
-from devhost.custody.listings import Listings, owned_keys, present_keys
+from devhost.custody.listed_resources import ListedResources, owned_keys, present_keys
 from devhost.custody.record_table import Holding, HoldingIndex, RecordTable
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName
@@ -19,7 +19,7 @@ class Conflicts:
     def __init__(
         self,
         table: RecordTable,
-        listings: Listings,
+        listings: ListedResources,
         holders: Holders,
         backend: Backend,
     ) -> None:

@@ -24,7 +24,7 @@ from typing import Final
 from devhost.backends.backend import Backend, OfferedIds
 from devhost.custody.conflicts import Conflicts, Rivals, advertised_name
 from devhost.custody.holders import Holders
-from devhost.custody.listings import Listing, Listings, owned_keys
+from devhost.custody.listed_resources import ListedResource, ListedResources, owned_keys
 from devhost.custody.record_ends import RecordEnds
 from devhost.custody.record_files import RecordFiles
 from devhost.custody.record_table import Holding, HoldingIndex, holdings
@@ -56,7 +56,7 @@ class Custody:
     def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
         self._files, self._table = files, files.table
-        self._listings = Listings()
+        self._listings = ListedResources()
         self._ends = RecordEnds(self._listings, holders, backend, self._table.boot)
         self._conflicts = Conflicts(self._table, self._listings, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
@@ -78,7 +78,7 @@ class Custody:
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
-        self._listings[name] = Listing(offered_ids, rescan)
+        self._listings[name] = ListedResource(offered_ids, rescan)
         self._due.set()
 
     def remove(self, name: str) -> None:

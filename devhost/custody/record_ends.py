@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.backends.backend import Backend
 from devhost.custody.holders import Holders
-from devhost.custody.listings import Listing, Listings, present_keys
+from devhost.custody.listed_resources import ListedResource, ListedResources, present_keys
 from devhost.model.device import HostDevice
 from devhost.model.records import Changes, Handout, RecordKey
 
@@ -28,7 +28,9 @@ class _Life:
 class RecordEnds:
     """Finds the handouts that have ended, by the lists of kubelet and by what pods hold."""
 
-    def __init__(self, listings: Listings, holders: Holders, backend: Backend, boot: str) -> None:
+    def __init__(
+        self, listings: ListedResources, holders: Holders, backend: Backend, boot: str
+    ) -> None:
         self._listings, self._holders, self._backend = listings, holders, backend
         self._boot = boot
         self._lives: dict[RecordKey, _Life] = {}
@@ -97,7 +99,7 @@ class RecordEnds:
         return life.ended_at
 
     def _is_on_offer(
-        self, handout: Handout, device: HostDevice, listing: Listing, life: _Life
+        self, handout: Handout, device: HostDevice, listing: ListedResource, life: _Life
     ) -> bool:
         """Whether a device has a node of a handout, under its name."""
         if handout.name.shared is not listing.shared:

@@ -24,7 +24,7 @@ def present_keys(device: HostDevice) -> set[str]:
 
 
 @dataclass(eq=False, slots=True)
-class Listing:
+class ListedResource:
     """The list of a resource."""
 
     offered_ids: OfferedIds
@@ -46,7 +46,7 @@ class Listing:
         return self.offered_ids.may_allocate(name.device, now, shared=name.shared)
 
 
-class Listings(dict[str, Listing]):
+class ListedResources(dict[str, ListedResource]):
     """The lists by resource, and an index of the nodes that nobody else may offer meanwhile."""
 
     def __init__(self) -> None:
