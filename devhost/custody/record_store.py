@@ -2,9 +2,9 @@
 
 A resource has a file, which is written by who has the lock of the resource; a claim has one, which
 is written by who is asked to prepare it. The others read. What is written is written under the lock
-of the directory, after what others have changed was read. What is not in a file has ended: only
-who has the lock of a resource writes its records again where they were lost. What a newer version
-has added is kept.
+of the directory, after what others have changed was read. What is not in a file has ended: nobody
+writes it again but who may write the file, and only where it was lost. What a newer version has
+added is kept.
 """
 
 import contextlib
@@ -89,9 +89,10 @@ class RecordStore:
     def __init__(self, directory: Path, lock_of: Callable[[str], LockState]) -> None:
         self.directory, self._lock_of = directory, lock_of
         self.records: Records = {}  # of all files, as the last update has left them
-        # Whether there were records of device plugins at the first reading.
-        self.was_kept: bool | None = None
+        self.was_kept = False  # there were records of device plugins at the first reading
         self._files: dict[str, _File] = {}  # by name below the directory
+        self._files_left: Mapping[str, _File] = {}  # by the last update that has ended
+        self._directories: Mapping[str, _Stamp | None] = {}  # then
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""
@@ -104,31 +105,43 @@ class RecordStore:
         `current` are its records. What others have changed is taken over by `merge` before anything
         is written, which returns the records as they are then.
         """
-        if self.was_kept is None:
+        if not self._directories:  # the first update of this process
             self.was_kept = (self.directory / RECORDS).is_dir()
+        lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()
-            is_damaged = any(file.damage for file in self._files.values())
-            if not is_damaged and not self._find_lost(current):
+            if not self._is_damaged and not self._find_lost(current):
                 return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            damage, lost = self._set_damaged_aside(), self._find_lost(current)
-            if changes := find_changes(self.records, {**self._all_records(), **lost}):
-                current = merge(changes)
-            if lost:
-                _LOG.warning("%s: %d lost records are written again", self.directory, len(lost))
-            failure, unwritten = self._write(current)
+            if (
+                self._files != self._files_left
+                or self._is_damaged
+                or self._identify_directories() != self._directories
+            ):
+                lost = self._find_lost(current)
+                damage = self._set_damaged_aside()
+                if changes := find_changes(self.records, {**self._all_records(), **lost}):
+                    current = merge(changes)
+            failure, unwritten = self._write(current, lost)
         return self._end(Outcome(current, failure, unwritten, damage))
 
     def _end(self, outcome: Outcome) -> Outcome:
-        self.records = self._all_records()
+        self.records, self._directories = self._all_records(), self._identify_directories()
+        self._files_left = dict(self._files)
         failures = (file.failure for file in self._files.values() if file.failure)
         return outcome._replace(failure=outcome.failure or next(failures, None))
+
+    @property
+    def _is_damaged(self) -> bool:
+        return any(file.damage for file in self._files.values())
 
     def _all_records(self) -> dict[RecordKey, Record]:
         files = self._files.values()
         return {key: record for file in files for key, record in file.records.items()}
+
+    def _identify_directories(self) -> Mapping[str, _Stamp | None]:
+        return {name: _identity(self.directory / name) for name in SUBDIRECTORIES}
 
     # ── reading ──
 
@@ -150,15 +163,23 @@ class RecordStore:
             return _File(stamp, former.records, damage=error)
 
     def _find_lost(self, current: Records) -> dict[RecordKey, Record]:
-        """Return the records that were in a file which only this process writes, and are not now.
+        """Return the records that are in no file, but were not ended.
 
-        Whether the steps are done cannot be told.
+        A file was damaged, or is missing that only this process writes, or the directory is another
+        one. Whether the steps are done cannot be told.
         """
-        lost = dict[RecordKey, Record]()
-        for key in (current.keys() & self.records.keys()) - self._all_records().keys():
-            record = current[key]
-            if isinstance(record, Handout) and self._lock_of(record.resource) == "ours":
-                lost[key] = record.with_steps("none")
+        lost, present = dict[RecordKey, Record](), self._all_records()
+        directories = self._identify_directories()
+        for key in current.keys() & self.records.keys():
+            record, name = current[key], file_of(key)
+            is_damaged = self._files.get(name, _NO_FILE).damage is not None
+            if key in present and not is_damaged:
+                continue
+            parent = name.partition("/")[0]
+            is_other = directories[parent] != self._directories.get(parent)
+            lock = "free" if key[0] == CLAIM else self._lock_of(key[0])
+            if lock == "ours" or (lock == "free" and (is_other or is_damaged)):
+                lost[key] = record.with_steps("none") if isinstance(record, Handout) else record
         return lost
 
     def _set_damaged_aside(self) -> str | None:
@@ -173,7 +194,7 @@ class RecordStore:
 
     # ── writing ──
 
-    def _write(self, current: Records) -> tuple[OSError | None, list[RecordKey]]:
+    def _write(self, current: Records, lost: Records) -> tuple[OSError | None, list[RecordKey]]:
         """Change the files that this process may write, each as a whole.
 
         Returns why that failed, and what could not be changed.
@@ -181,7 +202,7 @@ class RecordStore:
         by_file: dict[str, dict[RecordKey, Record | None]] = {}
         present, failure, unwritten = self._all_records(), None, list[RecordKey]()
         for key, record in find_changes(present, current).items():
-            if self._may_write(key, present):
+            if key in lost or self._may_write(key, present):
                 by_file.setdefault(file_of(key), {})[key] = record
         for name, changes in by_file.items():
             try:
@@ -189,6 +210,8 @@ class RecordStore:
             except OSError as error:
                 failure = error
                 unwritten += changes
+        if lost and not failure:
+            _LOG.warning("%s: %d lost records are written again", self.directory, len(lost))
         return failure, unwritten
 
     def _may_write(self, key: RecordKey, present: Records) -> bool:
@@ -265,3 +288,11 @@ def _list_files(path: Path, directory: str) -> dict[str, _Stamp]:
 
 def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _identity(path: Path) -> _Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None  # reading it says why
+    return status.st_dev, status.st_ino

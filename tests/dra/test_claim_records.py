@@ -53,17 +53,18 @@ async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: 
     assert not files(tmp_path), "what another has ended is not written"
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_claim_whose_file_is_lost_has_ended(tmp_path: Path, damaged: bool) -> None:
+async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
     state = state_file(tmp_path)
     assert await state.give(lambda: [record("u")], 60) is None
-    if damaged:
-        files(tmp_path)[0].write_text("{")
-    else:
-        files(tmp_path)[0].unlink()
+    (tmp_path / "claims").rename(tmp_path / "former")
     await state.sync(60)
-    assert not state.table.claims
-    assert not files(tmp_path)
+    assert json.loads(files(tmp_path)[0].read_text())["claim"] == "u"
+    files(tmp_path)[0].write_text("{")
+    await state.sync(60)
+    assert json.loads(files(tmp_path)[0].read_text())["claim"] == "u"
+    files(tmp_path)[0].unlink()
+    await state.sync(60)
+    assert not files(tmp_path), "one that is removed has ended"
 
 
 async def test_what_a_newer_version_adds_to_a_claim_is_kept(tmp_path: Path) -> None:

@@ -232,6 +232,9 @@ class Sequence:
             path.write_text("{")
         else:
             path.unlink()
+            for claim in self.node.kubelet.claims.values():
+                if path == self.node.claim_file(claim):
+                    self.lose_record(claim)  # for all instances, it has ended
         self.note_unknown()
 
     def lose_record(self, claim: Claim) -> None:
@@ -241,6 +244,9 @@ class Sequence:
     def note_unknown(self) -> None:
         """Record of which claims and pods nobody knows any longer what they have."""
         names = {path.stem for path in self.node.claim_files() if path.read_text() != "{"}
+        for process in self.node.instances:
+            records = process.file.table.claims.values()
+            names |= {f"{record.driver}_{record.claim}" for record in records}
         for claim in self.node.kubelet.claims.values():
             if f"{claim.published.driver}_{claim.uid}" not in names:
                 self.lose_record(claim)
