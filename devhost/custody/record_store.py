@@ -91,8 +91,7 @@ class RecordStore:
         self.records: Records = {}  # of all files, as the last update has left them
         self.was_kept = False  # there were records of device plugins at the first reading
         self._files: dict[str, _File] = {}  # by name below the directory
-        self._files_left: Mapping[str, _File] = {}  # by the last update that has ended
-        self._directories: Mapping[str, _Stamp | None] = {}  # then
+        self._directories: Mapping[str, _Stamp | None] = {}  # when the last update ended
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""
@@ -107,28 +106,20 @@ class RecordStore:
         """
         if not self._directories:  # the first update of this process
             self.was_kept = (self.directory / RECORDS).is_dir()
-        lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()
             if not self._is_damaged and not self._find_lost(current):
                 return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            if (
-                self._files != self._files_left
-                or self._is_damaged
-                or self._identify_directories() != self._directories
-            ):
-                lost = self._find_lost(current)
-                damage = self._set_damaged_aside()
-                if changes := find_changes(self.records, {**self._all_records(), **lost}):
-                    current = merge(changes)
+            lost, damage = self._find_lost(current), self._set_damaged_aside()
+            if changes := find_changes(self.records, {**self._all_records(), **lost}):
+                current = merge(changes)
             failure, unwritten = self._write(current, lost)
         return self._end(Outcome(current, failure, unwritten, damage))
 
     def _end(self, outcome: Outcome) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
-        self._files_left = dict(self._files)
         failures = (file.failure for file in self._files.values() if file.failure)
         return outcome._replace(failure=outcome.failure or next(failures, None))
 

@@ -104,6 +104,7 @@ def set_up(level: str, log_format: str | None) -> None:
     root.setLevel(level.upper())
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
     sys.excepthook = lambda *crash: _LOG.critical("unexpected error, exiting", exc_info=crash)
@@ -139,6 +140,14 @@ def dropped_lines() -> tuple[int, bool]:
     """Return how many lines were dropped because the log was not read, and whether more are."""
     queues = [queue for queue in logging.getLogger().handlers if isinstance(queue, LogQueue)]
     return sum(queue.dropped for queue in queues), any(queue.full for queue in queues)
+
+
+def _without_decode_traceback(record: logging.LogRecord) -> bool:
+    """Log a message that cannot be parsed without a traceback: the client is at fault."""
+    if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _time(record: logging.LogRecord) -> str:
