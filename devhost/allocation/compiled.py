@@ -23,8 +23,9 @@ from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
-from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.limits import ANSWER_MAX
+from devhost.model.node import LINK_VARIABLES
 from devhost.model.template import MissingVariableError, variables
 
 

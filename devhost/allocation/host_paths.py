@@ -14,7 +14,8 @@ from devhost.hostfs.sysfs import Number
 from devhost.hostfs.walk import Walk
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
-from devhost.model.device import FileKind, FileState, HostDevice, Node
+from devhost.model.device import HostDevice
+from devhost.model.node import FileKind, FileState, Node
 
 _PARTS_MAX: Final = 1000  # nodes of a directory that is handed out
 

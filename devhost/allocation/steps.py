@@ -7,7 +7,8 @@ from devhost.allocation.variables import arguments
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
-from devhost.model.device import HostDevice, ToLocal
+from devhost.model.device import HostDevice
+from devhost.model.node import ToLocal
 from devhost.model.template import Template
 
 StepAction = Literal["run", "mode", "waitFor"]

@@ -8,13 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from devhost.errors import AllocationError
-from devhost.model.device import (
-    LINK_VARIABLES,
-    FileState,
-    HostDevice,
-    Node,
-    ToLocal,
-)
+from devhost.model.device import HostDevice
+from devhost.model.node import LINK_VARIABLES, FileState, Node, ToLocal
 from devhost.model.template import MissingVariableError, Template, udev_links, variables
 
 # Nodes of a device, and what is at their paths now.

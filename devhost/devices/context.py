@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import Node, Snapshot
+from devhost.model.device import Snapshot
+from devhost.model.node import Node
 
 OwnerOf = Callable[[str], str | None]
 """Returns the resource that offers a node (by `Node.key`) before this one."""

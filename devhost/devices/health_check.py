@@ -22,7 +22,8 @@ from devhost.hostfs import command
 from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
-from devhost.model.device import Checked, FileKind, HostDevice
+from devhost.model.device import Checked, HostDevice
+from devhost.model.node import FileKind
 from devhost.model.pattern import matches_any
 from devhost.model.template import Template
 

@@ -16,7 +16,8 @@ from devhost.devices.absence import has_lost_source, missing_devices
 from devhost.devices.context import ScanContext, labels
 from devhost.model import limits, names
 from devhost.model.config import Resource
-from devhost.model.device import Cause, Hardware, HostDevice, Node, Skipped, Verdict
+from devhost.model.device import Cause, HostDevice, Skipped, Verdict
+from devhost.model.node import Hardware, Node
 from devhost.model.sources import Source, Static
 from devhost.model.template import MissingVariableError, variables
 from devhost.sources.selection import Selection

@@ -7,7 +7,8 @@ from dataclasses import replace
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, HostDevice, Snapshot
+from devhost.model.device import HostDevice, Snapshot
+from devhost.model.node import FileKind
 
 
 def with_places(

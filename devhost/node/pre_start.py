@@ -31,8 +31,9 @@ from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
-from devhost.model.device import FileKind, HostDevice
+from devhost.model.device import HostDevice
 from devhost.model.names import printable
+from devhost.model.node import FileKind
 from devhost.model.records import Handout
 from devhost.model.template import Template
 from devhost.watch.threads import BlockingCalls

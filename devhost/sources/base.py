@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
-from devhost.model.device import NO_VARIABLES, Hardware, Node, Skipped
+from devhost.model.device import Skipped
+from devhost.model.node import NO_VARIABLES, Hardware, Node
 
 if TYPE_CHECKING:
     from devhost.sources.file_sources import FileListing

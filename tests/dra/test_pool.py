@@ -27,7 +27,8 @@ from devhost.backends.dra.pool import (
 from devhost.backends.share_ids import offered_ids
 from devhost.errors import AllocationError
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Node, Snapshot
+from devhost.model.device import HostDevice, Snapshot
+from devhost.model.node import Node
 
 Json = dict[str, Any]
 SERIAL: Final = "example.com/serial"

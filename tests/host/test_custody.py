@@ -19,7 +19,8 @@ from devhost.custody.state_dir import directory_lock
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
-from devhost.model.device import Hardware, HostDevice
+from devhost.model.device import HostDevice
+from devhost.model.node import Hardware
 from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
 from tests.support import devices

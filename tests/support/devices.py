@@ -6,19 +6,8 @@ All tests make and read these values here, so that only this file knows of what 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from devhost.model.device import (
-    Cause,
-    FileKind,
-    FileState,
-    Hardware,
-    HostDevice,
-    Leaving,
-    Missing,
-    Node,
-    Skipped,
-    Snapshot,
-    Verdict,
-)
+from devhost.model.device import Cause, HostDevice, Leaving, Missing, Skipped, Snapshot, Verdict
+from devhost.model.node import FileKind, FileState, Hardware, Node
 
 Number = tuple[int, int] | None
 

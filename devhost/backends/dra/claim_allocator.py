@@ -11,7 +11,8 @@ from devhost.backends.dra.recorded_claims import RecordedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.device import HostDevice, Node
+from devhost.model.device import HostDevice
+from devhost.model.node import Node
 from devhost.model.records import (
     ClaimedDevice,
     ClaimRecord,

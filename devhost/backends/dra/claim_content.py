@@ -9,7 +9,8 @@ from devhost.allocation.cdi import CdiNode, Edits, OwnedEdits
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
-from devhost.model.device import FileKind, HostDevice
+from devhost.model.device import HostDevice
+from devhost.model.node import FileKind
 from devhost.model.records import ClaimedDevice, ClaimRecord, with_new_nodes
 
 _Json = dict[str, Any]
