@@ -23,9 +23,9 @@ from devhost.errors import AllocationError
 from devhost.hostfs.files import note_answer
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import Cause, Snapshot, Verdict
+from devhost.model.device_node import FileKind
 from devhost.model.limits import CDI_SPEC_MAX, CDI_SPECS_MAX
 from devhost.model.names import text_hash
-from devhost.model.node import FileKind
 
 _HASH: Final = 12
 _READABLE: Final = 52  # of a name; a file's has at most 255 bytes

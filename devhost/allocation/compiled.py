@@ -24,8 +24,8 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
+from devhost.model.device_node import LINK_VARIABLES
 from devhost.model.limits import ANSWER_MAX
-from devhost.model.node import LINK_VARIABLES
 from devhost.model.template import MissingVariableError, variables
 
 

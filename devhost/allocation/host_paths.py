@@ -15,7 +15,7 @@ from devhost.hostfs.walk import Walk
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import HostDevice
-from devhost.model.node import FileKind, FileState, Node
+from devhost.model.device_node import FileKind, FileState, Node
 
 _PARTS_MAX: Final = 1000  # nodes of a directory that is handed out
 

@@ -8,7 +8,7 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
-from devhost.model.node import ToLocal
+from devhost.model.device_node import ToLocal
 from devhost.model.template import Template
 
 StepAction = Literal["run", "mode", "waitFor"]

@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.errors import AllocationError
 from devhost.model.device import HostDevice
-from devhost.model.node import LINK_VARIABLES, FileState, Node, ToLocal
+from devhost.model.device_node import LINK_VARIABLES, FileState, Node, ToLocal
 from devhost.model.template import MissingVariableError, Template, udev_links, variables
 
 # Nodes of a device, and what is at their paths now.

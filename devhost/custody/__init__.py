@@ -1,4 +1,4 @@
-"""Who may have which node: no node is in two pods.
+"""The custody of nodes: which pod may have which node, so that none is in two pods.
 
 `custody` judges devices and hands them out. It asks `conflicts`, by what kubelet still lists of
 this process (`listed_resources`), what pods were given (`record_table`) and which pods hold devices

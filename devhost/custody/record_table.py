@@ -70,7 +70,7 @@ class Index(dict[K, dict[V, None]]):
 
 @dataclass(slots=True)
 class HoldingIndex:
-    """What no other pod may have, by node (`RecordedNode.keys`) and by name."""
+    """An index of what no other pod may have, by node (`RecordedNode.keys`) and by name."""
 
     boot: str
     by_node: Index[str, Holding] = field(default_factory=Index)

@@ -8,7 +8,7 @@ from typing import Final
 from devhost.devices.context import ScanContext, labels
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Leaving, Missing, Verdict
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.sources.selection import Selection
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place

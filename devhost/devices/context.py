@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 
 OwnerOf = Callable[[str], str | None]
 """Returns the resource that offers a node (by `Node.key`) before this one."""

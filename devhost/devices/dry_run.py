@@ -22,7 +22,7 @@ from devhost.model.advertised import OfferedId, sort_ids
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Cause, HostDevice, Skipped, Snapshot, Verdict
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.sources import explain
 from devhost.sources.base import Listing, Listings, Location
 from devhost.sources.selection import list_all

@@ -23,7 +23,7 @@ from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, HostDevice
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.model.pattern import matches_any
 from devhost.model.template import Template
 

@@ -17,7 +17,7 @@ from devhost.devices.context import ScanContext, labels
 from devhost.model import limits, names
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Skipped, Verdict
-from devhost.model.node import Hardware, Node
+from devhost.model.device_node import Hardware, Node
 from devhost.model.sources import Source, Static
 from devhost.model.template import MissingVariableError, variables
 from devhost.sources.selection import Selection

@@ -8,7 +8,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 
 
 def with_places(

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from devhost.hostfs.files import HostFiles, is_wild
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 
 _DIRECTORIES: Final = re.split(
     r"\s+",

@@ -22,7 +22,7 @@ from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice
 from devhost.hostfs.sysfs import ancestor_devices
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.model.pattern import matches_any
 
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names

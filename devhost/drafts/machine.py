@@ -10,8 +10,8 @@ from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.kernel_devices import KernelNode, SysfsDevice, node_variables, owning_device
 from devhost.hostfs.sysfs import Number, ancestor_devices
 from devhost.model import names
+from devhost.model.device_node import FileState
 from devhost.model.hardware_sources import PCI_CLASSES
-from devhost.model.node import FileState
 from devhost.sources.cdi_specs import list_vendor_devices
 from devhost.sources.kernel import NET, PCI, USB
 from devhost.sources.subsystems import (

@@ -15,8 +15,8 @@ from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
 from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.walk import Walk
 from devhost.model.config import Resource
+from devhost.model.device_node import FileKind
 from devhost.model.hardware_sources import USB_NODE
-from devhost.model.node import FileKind
 from devhost.model.template import Template
 
 Right = tuple[Literal["devices", "paths", "cdi"], str]

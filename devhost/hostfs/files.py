@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from devhost.errors import describe_os_error
 from devhost.model import names
+from devhost.model.device_node import FileKind, FileState
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_BYTES
-from devhost.model.node import FileKind, FileState
 from devhost.model.pattern import matches_any
 
 _T = TypeVar("_T")

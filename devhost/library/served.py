@@ -20,7 +20,7 @@ from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, HostDevice, Skipped, Snapshot, Verdict
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.sources.base import Listing, Listings, Location, NodeSource
 from devhost.sources.selection import CompiledSource
 from devhost.watch.threads import BlockingCalls, NoAnswerError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 
 
 class Cause(StrEnum):

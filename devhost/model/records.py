@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from devhost.model.advertised import AdvertisedName
 from devhost.model.device import HostDevice
-from devhost.model.node import NodeId
+from devhost.model.device_node import NodeId
 
 CLAIM: Final = "claim"  # in the key of a claim, in the place of a resource's name
 Steps = Literal["none", "pending", "done"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from devhost.model.node import LINK_VARIABLES, Node, ToLocal
+from devhost.model.device_node import LINK_VARIABLES, Node, ToLocal
 
 # The same grammar as one pattern, for the JSON Schema.
 VARIABLE_PATTERN: Final = r"\$\{[A-Za-z_][A-Za-z0-9_.]*\}"

@@ -32,8 +32,8 @@ from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
+from devhost.model.device_node import FileKind
 from devhost.model.names import printable
-from devhost.model.node import FileKind
 from devhost.model.records import Handout
 from devhost.model.template import Template
 from devhost.watch.threads import BlockingCalls

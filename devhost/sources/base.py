@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
 from devhost.model.device import Skipped
-from devhost.model.node import NO_VARIABLES, Hardware, Node
+from devhost.model.device_node import NO_VARIABLES, Hardware, Node
 
 if TYPE_CHECKING:
     from devhost.sources.file_sources import FileListing

@@ -22,8 +22,8 @@ from devhost.hostfs.kernel_devices import KernelNode, node_variables
 from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.device import Cause, Skipped
+from devhost.model.device_node import FileKind, FileState, Hardware
 from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
-from devhost.model.node import FileKind, FileState, Hardware
 from devhost.model.pattern import matches_any
 from devhost.model.sources import Cdi
 from devhost.sources.base import (

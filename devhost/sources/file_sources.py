@@ -10,7 +10,7 @@ from devhost.hostfs.files import CachedFiles, HostFiles, Tally, is_wild
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.walk import Walk
 from devhost.model import names, pattern
-from devhost.model.node import NO_VARIABLES, FileKind, FileState, Node
+from devhost.model.device_node import NO_VARIABLES, FileKind, FileState, Node
 from devhost.model.sources import Dev, Directory, Glob
 from devhost.model.spelling import did_you_mean
 from devhost.sources.base import (

@@ -12,6 +12,7 @@ from devhost.hostfs.kernel_devices import (
 )
 from devhost.model import names
 from devhost.model.device import Cause, Skipped
+from devhost.model.device_node import LINK_VARIABLES, Hardware
 from devhost.model.hardware_sources import (
     NO_NODE,
     USB_NODE,
@@ -21,7 +22,6 @@ from devhost.model.hardware_sources import (
     Sysfs,
     Usb,
 )
-from devhost.model.node import LINK_VARIABLES, Hardware
 from devhost.sources.base import Candidate, Listings, Location, NodeSource, Unmatched
 from devhost.sources.matcher import NO_INTERFACES, ByOption, Matcher
 from devhost.sources.subsystems import (

@@ -9,8 +9,8 @@ from typing import Final
 from devhost.hostfs.files import HostFiles, describe_read_error
 from devhost.model import names
 from devhost.model.device import Cause, Skipped, Verdict, no_explanation
+from devhost.model.device_node import FileKind, FileState, Hardware, Node
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
-from devhost.model.node import FileKind, FileState, Hardware, Node
 from devhost.model.sources import Cdi, Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 from devhost.sources import explain

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from devhost.model import names
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.model.sources import Static
 from devhost.sources.base import Candidate, Listings, NodeSource
 

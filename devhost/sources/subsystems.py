@@ -12,7 +12,7 @@ from devhost.hostfs.kernel_devices import SysfsDevice, bus_device
 from devhost.hostfs.nvidia import NAME as NVIDIA
 from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
-from devhost.model.node import LINK_VARIABLES
+from devhost.model.device_node import LINK_VARIABLES
 from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
 from devhost.sources.file_sources import FileListing
 

@@ -16,7 +16,7 @@ from devhost.backends.dra.pool import (
 from devhost.backends.dra.taints import PoolTaints
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Snapshot, Verdict
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.model.records import ClaimedDevice
 from tests.dra.test_dra_host import SERIAL, a_link_to_null, lead_to_zero
 from tests.dra.world import World, eventually

@@ -28,7 +28,7 @@ from devhost.backends.share_ids import offered_ids
 from devhost.errors import AllocationError
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 
 Json = dict[str, Any]
 SERIAL: Final = "example.com/serial"

@@ -20,7 +20,7 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.model.node import Hardware
+from devhost.model.device_node import Hardware
 from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
 from tests.support import devices

@@ -16,7 +16,7 @@ from devhost.custody.record_files import RecordFiles, boot_id
 from devhost.custody.record_store import RecordStore
 from devhost.custody.record_table import Holding, holdings
 from devhost.errors import AllocationError
-from devhost.model.node import FileKind, Hardware, NodeId
+from devhost.model.device_node import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
 from devhost.watch import watcher
 from devhost.watch.watcher import Watcher

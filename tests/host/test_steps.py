@@ -16,7 +16,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
-from devhost.model.node import FileKind, Node
+from devhost.model.device_node import FileKind, Node
 from devhost.node import pre_start
 from devhost.node.pre_start import StepRun, run_steps
 from devhost.watch.threads import BlockingCalls

@@ -19,7 +19,7 @@ from devhost import DevicePlugin
 from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
 from devhost.errors import ConfigError
 from devhost.hostfs.files import HostFiles
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.testing import (
     HostTree,
     StandInKubelet,

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.custody.holders import CONFIRM_S, POLL_S
 from devhost.model.advertised import AdvertisedName
-from devhost.model.node import NodeId
+from devhost.model.device_node import NodeId
 from tests.support.claims import TICK_S, Finds, Node, PodList, Process, resource
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))

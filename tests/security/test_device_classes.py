@@ -11,7 +11,7 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.hostfs.device_classes import BLOCK, SAFE_CLASSES, SAFE_MISC, DeviceClass, DeviceClasses
 from devhost.hostfs.files import HostFiles
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 from tests.support.command import process
 from tests.support.hardware import HostTree

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from devhost.model.device import Cause, HostDevice, Leaving, Missing, Skipped, Snapshot, Verdict
-from devhost.model.node import FileKind, FileState, Hardware, Node
+from devhost.model.device_node import FileKind, FileState, Hardware, Node
 
 Number = tuple[int, int] | None
 

@@ -13,7 +13,7 @@ import pytest
 
 from devhost.drafts import capture
 from devhost.hostfs.files import HostFiles, node_text
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.testing import HostTree
 from tests.support import hardware
 from tests.support.command import called

@@ -12,7 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from tests.support.devices import file_state
 
 T = "example.com/serial"

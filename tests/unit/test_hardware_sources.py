@@ -21,7 +21,7 @@ from devhost.devices.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.nvidia import NvidiaClass
 from devhost.model.device import HostDevice
-from devhost.model.node import Node, NodeId
+from devhost.model.device_node import Node, NodeId
 from devhost.model.template import variables
 from tests.support.devices import reason_of
 from tests.support.hardware import HostTree

@@ -248,7 +248,7 @@ def test_exec_check_has_the_node_and_a_small_environment(files: HostFiles) -> No
 
 
 def test_exec_check_that_fails_reports_its_last_line(files: HostFiles) -> None:
-    """What else a command may end by is in host/test_steps."""
+    """A command may also end as in host/test_steps."""
     assert passed(shell("echo all is well"))
     assert shell("exec >&- 2>&-; sleep 0.1; exit 4").failure == "exec: sh: exited with 4"
     long = shell("head -c 3000000 /dev/zero; echo; echo the end; exit 1").failure

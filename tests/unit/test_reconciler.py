@@ -149,7 +149,7 @@ async def test_findings_are_resolved_in_order(at: Resources, resolved: list[str]
 async def test_resource_waits_while_the_one_before_it_is_read_again(
     at: Resources, resolved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been read later, and find a node that the first one would have."""
+    """A resource that was read later may find a node that the first one would have."""
 
     async def watch(_: Reader) -> None:
         if not resolved:

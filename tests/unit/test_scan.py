@@ -15,7 +15,7 @@ from devhost.devices import scan
 from devhost.devices.places import with_places
 from devhost.model import config, names
 from devhost.model.device import Cause, Skipped, Snapshot
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.sources.selection import Selection
 from devhost.testing import HostTree
 from tests.support.devices import reasons, skip_reasons

@@ -12,7 +12,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.device import HostDevice
-from devhost.model.node import Node
+from devhost.model.device_node import Node
 from devhost.model.records import (
     ClaimedDevice,
     ClaimRecord,

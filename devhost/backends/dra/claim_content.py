@@ -10,7 +10,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
 from devhost.model.device import HostDevice
-from devhost.model.node import FileKind
+from devhost.model.device_node import FileKind
 from devhost.model.records import ClaimedDevice, ClaimRecord, with_new_nodes
 
 _Json = dict[str, Any]
