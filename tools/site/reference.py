@@ -188,7 +188,7 @@ def commands_page() -> str:
     """Return the page of all commands."""
     context = click.Context(cli, info_name="devhost")
     lines = [_COMMANDS]
-    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    commands = {name: cli.get_command(context, name) for name in cli.commands}
     users: dict[str, list[str]] = {}  # of an option
     for name, command in commands.items():
         for option in _own(command):
