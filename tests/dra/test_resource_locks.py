@@ -122,7 +122,7 @@ async def test_device_plugin_waits_for_dra(world: World, plugins: SimulatedKubel
         await world.stop()
         await plugins.wait(X, 2, 2)
         await until_published(world)
-        assert second.state_of(X)[0] is State.REGISTERED
+        await second.until(X, State.REGISTERED)
 
 
 async def test_dra_waits_for_the_device_plugin(world: World, plugins: SimulatedKubelet) -> None:

@@ -301,7 +301,9 @@ class SliceWriter:
         """Compare what is published elsewhere, or nowhere, when locks may be other ones."""
         while True:
             await self.pools.locks.looked.wait()
-            if any(self.slices.is_due(pool) for pool in self.pools if not pool.lock.held):
+            # What is published here is compared by who publishes it, and after a failure in time.
+            pools = (pool for pool in self.pools if not (pool.is_here and pool.lock.held))
+            if any(map(self.slices.is_due, pools)):
                 self.compare_soon()
 
     def _trust_watch(self) -> None:
