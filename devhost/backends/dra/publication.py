@@ -97,7 +97,7 @@ class PoolOffer:
         return offered_id(claimed.id).device if is_capacity else claimed.id
 
     def end_evictions(self) -> None:
-        """Evict no more pods by the taints as they are."""
+        """Stop the timer of the next eviction."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -165,7 +165,7 @@ class DraPublication:
 
     async def run(self) -> None:
         """Show its state until cancelled; then it is removed, if it has ended."""
-        hooks, pool, locks = self._hooks, self._pool, self._backend.writer.pools.locks
+        hooks, pool, locks = self._hooks, self._pool, self._backend.locks
         self._backend.add(self.offered_ids)
         try:
             while True:
